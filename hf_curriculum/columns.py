@@ -23,17 +23,7 @@ TOKENS = "tokens"
 
 
 def require_columns(found: Iterable[str], needed: Iterable[str], *, reader: str, remedy: str) -> None:
-    """Checks that there are the columns that a reader needs.
-
-    Args:
-        found: the columns there are.
-        needed: the columns there must be.
-        reader: who reads them, the subject of the error's second sentence.
-        remedy: what to do about it, the error's last sentence.
-
-    Raises:
-        ValueError: a needed column is missing.
-    """
+    """Checks that there are the columns that a reader needs."""
     found = list(found)
     missing = [column for column in needed if column not in found]
     if missing:

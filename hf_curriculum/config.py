@@ -42,26 +42,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
 
 
 def read_config(value: str | Path | Mapping[str, Any], what: str, names: Iterable[str] = ()) -> dict[str, Any]:
-    """The fields of a curriculum, a scorer, a preset or another mapping, however they were given.
-
-    Args:
-        value: one of `names`, which stands for a mapping of that `type` alone; a mapping; JSON or YAML text that holds
-            either; or the path of a file that does. A string is a path if it ends in .json, .yaml or .yml.
-        what: what the mapping describes, for messages, such as "curriculum".
-        names: the values that its `type` can have; none: it needs no `type`.
-
-    Returns:
-        a new dictionary; `type` is one of `names`, if there are any.
-
-    Raises:
-        ValueError: the file does not exist, the text cannot be read or is no mapping, or its type is not in `names`.
-
-    Example:
-        >>> read_config("iid", "curriculum", ["iid", "phases"])
-        {'type': 'iid'}
-        >>> read_config("{type: phases, num_phases: 3}", "curriculum", ["iid", "phases"])
-        {'type': 'phases', 'num_phases': 3}
-    """
+    """The fields of a curriculum, a scorer, a preset or another mapping, however they were given."""
     names = sorted(names)
     parsed = value if isinstance(value, Mapping) else _read(value, what, names)
     _validate_depth(parsed, what)
@@ -140,11 +121,7 @@ class Configured:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Any:
-        """What `to_dict` wrote.
-
-        Raises:
-            ValueError: a field is not one of this class, is missing, or holds a value of another kind.
-        """
+        """What `to_dict` wrote."""
         known = [item.name for item in fields(cls)]
         given = {name: value for name, value in values.items() if name != "type"}
         unknown = [name for name in given if name not in known]
@@ -163,12 +140,7 @@ class Configured:
 
 
 def kind_of(value: object) -> str:
-    """The type of a value with its article, for messages.
-
-    Example:
-        >>> kind_of(3), kind_of({})
-        ('an int', 'a dict')
-    """
+    """The type of a value with its article, for messages."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
@@ -177,14 +149,7 @@ _NUMBERS = {"int": (Integral, "a whole number"), "float": (Real, "a number")}
 
 
 def validate_numbers(config: Configured) -> None:
-    """Checks that the fields of a dataclass that are annotated as numbers, or as numbers or None, hold such.
-
-    Args:
-        config: the dataclass, in a module whose annotations are not evaluated.
-
-    Raises:
-        TypeError: one does not, such as 2.5 phases.
-    """
+    """Checks that the fields of a dataclass that are annotated as numbers, or as numbers or None, hold such."""
     for item in fields(config):
         kind, described = _NUMBERS.get(str(item.type).removesuffix(" | None"), (object, ""))
         value = getattr(config, item.name)
@@ -195,30 +160,14 @@ def validate_numbers(config: Configured) -> None:
 
 
 def at_least(owner: str, **limits: tuple[float, float]) -> None:
-    """Checks that numbers are finite and not below their limits.
-
-    Args:
-        owner: the class that they are arguments of, for the message.
-        limits: argument → (its value, the smallest possible value).
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Checks that numbers are finite and not below their limits."""
     for name, (value, limit) in limits.items():
         if not limit <= value < math.inf:
             raise ValueError(f"{owner}({name}={value}) is not possible; {name} is at least {limit:g}.")
 
 
 def read_yaml(text: str) -> Any:
-    """What a YAML text holds, numbers with an exponent as YAML 1.2 and JSON have them.
-
-    Raises:
-        yaml.YAMLError: it is not YAML.
-
-    Example:
-        >>> read_yaml("{learning_rate: 1e-5, warmup: 2.5e3, name: 1e}")
-        {'learning_rate': 1e-05, 'warmup': 2500.0, 'name': '1e'}
-    """
+    """What a YAML text holds, numbers with an exponent as YAML 1.2 and JSON have them."""
     import yaml
 
     depth = accumulate(1 if mark[0] in "[{" else -1 for mark in re.finditer(r"[][{}]", text))
@@ -242,19 +191,7 @@ def _loader() -> type:
 
 
 def digest(*content: str | bytes | memoryview | np.ndarray | Path, size: int = 8) -> str:
-    """BLAKE2b of all contents, one after the other, in hexadecimal digits.
-
-    Args:
-        *content: text, anything with a contiguous buffer, or the path of a file, which is read a megabyte at a time.
-        size: of the digest in bytes.
-
-    Raises:
-        OSError: a file cannot be read.
-
-    Example:
-        >>> digest("a dog") == digest("a ", b"dog")
-        True
-    """
+    """BLAKE2b of all contents, one after the other, in hexadecimal digits."""
     state = hashlib.blake2b(digest_size=size)
     for part in content:
         if isinstance(part, Path):
@@ -267,18 +204,7 @@ def digest(*content: str | bytes | memoryview | np.ndarray | Path, size: int = 8
 
 
 def special_file(path: str | Path) -> str | None:
-    """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end.
-
-    Args:
-        path: with links followed.
-
-    Returns:
-        "folder", "FIFO", "socket" or "device"; None for a file, or where nothing is.
-
-    Example:
-        >>> special_file("/dev/null")
-        'device'
-    """
+    """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end."""
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -289,21 +215,7 @@ def special_file(path: str | Path) -> str | None:
 
 @contextmanager
 def reading(path: str | Path, remedy: str) -> Iterator[None]:
-    """Turns what goes wrong while a file of this package is read and understood into one sentence.
-
-    Args:
-        path: the file.
-        remedy: a sentence that says what to do.
-
-    Raises:
-        ValueError: the file is damaged.
-
-    Example:
-        >>> with reading("run.json", "Delete it and start again."):
-        ...     json.loads("{}")["rows"]
-        Traceback (most recent call last):
-        ValueError: run.json is damaged (KeyError: 'rows'). Delete it and start again.
-    """
+    """Turns what goes wrong while a file of this package is read and understood into one sentence."""
     import pyarrow as pa
 
     broken = (json.JSONDecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError, AttributeError)
@@ -344,16 +256,7 @@ def read_array(path: str | Path, remedy: str, **options: Any) -> np.ndarray:
 
 
 def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
-    """Writes a file completely or not at all, also when it is killed or several processes write the same file.
-
-    Args:
-        path: the file; its folder is made where it is missing.
-        content: bytes, or text that is written as UTF-8.
-        keep_existing: leave a file that is there, so that the first of several writers decides.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Writes a file completely or not at all, also when it is killed or several processes write the same file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -378,14 +281,7 @@ def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: b
 
 @contextmanager
 def lock_file(path: str | Path) -> Iterator[str | None]:
-    """A file that this process alone has; the system takes it back however the process ends, and workers lack it.
-
-    Args:
-        path: the file, made where it is missing and deleted in the end.
-
-    Yields:
-        "", or, where another process has it, what that one is; None on a system without locks.
-    """
+    """A file that this process alone has; the system takes it back however the process ends, and workers lack it."""
     path, file, holder = Path(path), None, None
     while fcntl is not None and file is None and not holder:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -417,18 +313,7 @@ def lock_file(path: str | Path) -> Iterator[str | None]:
 
 @contextmanager
 def sole_writer(target: str | Path, lock: str | Path) -> Iterator[bool]:
-    """Something that this process alone writes.
-
-    Args:
-        target: what is written, for the message.
-        lock: the file that says so, see `lock_file`.
-
-    Yields:
-        Whether that is known: not on a system without locks.
-
-    Raises:
-        RuntimeError: another process writes it.
-    """
+    """Something that this process alone writes."""
     with lock_file(lock) as holder:
         if holder:
             raise RuntimeError(
@@ -443,13 +328,6 @@ def complete_folder(path: str | Path) -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when everything in it is written; the old one stays till then.
 
     An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
-
-    Args:
-        path: the folder. Links are followed.
-
-    Raises:
-        RuntimeError: another process writes the folder.
-        OSError: something cannot be written; the old folder is then as it was, or the message names where it is.
     """
     target = Path(path).resolve()
     with sole_writer(target, target.with_name(f".{target.name}.lock")) as alone:
@@ -496,12 +374,7 @@ def _replace_folder(target: Path, folder: Path) -> None:
 
 
 def without_nan(value: Any) -> Any:
-    """The same mappings, lists and values with None for NaN and infinity, which JSON lacks.
-
-    Example:
-        >>> without_nan({"a": [float("nan"), 1.5]})
-        {'a': [None, 1.5]}
-    """
+    """The same mappings, lists and values with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, Mapping):
         return {key: without_nan(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

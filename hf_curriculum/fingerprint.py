@@ -40,13 +40,6 @@ class RowsFingerprint:
             images have their files' `names`, their `sizes` in bytes or their `paths`, and `samples` of their bytes.
         blocks: (column, part) → a digest of each block of `block_rows` rows, uint64, shape (blocks,); none where they
             were not kept.
-
-    Example:
-        >>> from datasets import Dataset
-        >>> before = fingerprint_rows(Dataset.from_dict({"caption": ["a dog", "a cat", "a bird"]}))
-        >>> now = fingerprint_rows(Dataset.from_dict({"caption": ["a dog", "a bird", "a cat"]}))
-        >>> before.difference(now)
-        '3 rows then and now, but `caption` of 2 differs (first: row 1)'
     """
 
     kind: str
@@ -66,12 +59,7 @@ class RowsFingerprint:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any], blocks: np.ndarray | None = None) -> RowsFingerprint:
-        """What `to_dict` and `stacked_blocks` wrote.
-
-        Args:
-            facts: of `to_dict`.
-            blocks: of `stacked_blocks`, uint64, shape (parts, blocks); None where they were not kept.
-        """
+        """What `to_dict` and `stacked_blocks` wrote."""
         made = cls(facts["kind"], facts["num_rows"], facts["columns"])
         names = [(column, part) for column, parts in made.columns.items() for part in parts]
         shape = (len(names), -(-made.num_rows // made.block_rows))
@@ -135,23 +123,6 @@ def fingerprint_rows(dataset: Dataset | Any) -> RowsFingerprint:
     ordered by are compared on their own. Images are not decoded: what counts are the names of their files, their sizes
     in bytes, and the bytes of 256 of them, evenly spread (all of fewer). Other columns beyond 256 MiB count like
     images.
-
-    Args:
-        dataset: a `datasets.Dataset`. Of any other data set, a `torch.utils.data.Dataset` say, only the class and the
-            length can be known without fetching its rows.
-
-    Returns:
-        Digests of the columns and of at most 4,096 blocks of rows. 3,000,000 captions with image ids take less than a
-        second.
-
-    Raises:
-        TypeError: the data set has no length.
-
-    Example:
-        >>> from datasets import Dataset
-        >>> rows = fingerprint_rows(Dataset.from_dict({"caption": ["a dog", "a cat"]}))
-        >>> rows.num_rows, list(rows.columns), rows.block_rows
-        (2, ['caption'], 1)
     """
     from datasets import Dataset
 
@@ -346,17 +317,7 @@ def _feed(state: Any, array: pa.Array) -> None:
 
 
 def sketch_texts(dataset: Any, column: str = CAPTION) -> str | None:
-    """The 256 smallest 64-bit hashes of the distinct texts of a column: 2.7 kB that tell rows that were there.
-
-    Args:
-        dataset: a `datasets.Dataset`; a stream, or another data set, has none.
-        column: of texts; images are not decoded.
-
-    Returns:
-        The hashes in ascending order, 8 bytes each, in base 64; None without such a column, or without a text in it.
-
-    Source: Bar-Yossef et al. 2002, *Counting Distinct Elements in a Data Stream*.
-    """
+    """The 256 smallest 64-bit hashes of the distinct texts of a column: 2.7 kB that tell rows that were there."""
     hashes = _text_hashes(dataset, column)
     return None if hashes is None else urlsafe_b64encode(hashes[:_SKETCH].tobytes()).decode()
 
@@ -365,25 +326,6 @@ def share_trained_on(provenance: ScoreProvenance, dataset: Any, column: str | No
     """The share of a data set's distinct captions that the model behind a score was trained on, estimated.
 
     Losses that a model has memorised say little about the rows: of the rows that it was trained on, noise included.
-
-    Args:
-        provenance: of the score.
-        dataset: the data set that has the score.
-        column: of captions; by default the one that was scored, else `caption`.
-
-    Returns:
-        1 where the model was trained on the rows that it scored, 0 where on others or where halves were scored
-        crosswise (`cross_fitted`); in between by the captions whose hash is not above the largest in the model's
-        sketch, about 256 where both have equally many. None where it is not known: a model that does not say what it
-        was trained on, a data set that is no `datasets.Dataset`, or too few captions to compare.
-
-    Example:
-        >>> from datasets import Dataset
-        >>> from hf_curriculum.provenance import ScoreProvenance
-        >>> rows = Dataset.from_dict({"caption": ["a dog", "a cat", "a bird", "a cow"]})
-        >>> seen = {"examples": 20, "captions": sketch_texts(rows.select([0, 1, 2]))}
-        >>> share_trained_on(ScoreProvenance("loss", "ModelLoss", trained_on=seen), rows)
-        0.75
     """
     if provenance.trained_on.get("cross_fitted"):
         return 0.0
@@ -399,15 +341,7 @@ def share_trained_on(provenance: ScoreProvenance, dataset: Any, column: str | No
 
 
 def read_trained_on(folder: str | Path) -> dict[str, Any]:
-    """What a saved model's `curriculum.json` says it was trained on; empty where there is none, or it does not say.
-
-    Args:
-        folder: of the model.
-
-    Returns:
-        `examples`: how many were trained on, each as often as it was drawn; `captions`, where they are known: of
-        `sketch_texts`.
-    """
+    """What a saved model's `curriculum.json` says it was trained on; empty where there is none, or it does not say."""
     try:
         found = parse_json((Path(folder) / _RUN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -30,12 +30,7 @@ def one_line(text: object, limit: int | None = None) -> str:
 
 
 def plain(text: object, limit: int | None = None) -> str:
-    """Text that Markdown shows as it is: no markup, HTML, link or table can begin in it.
-
-    Example:
-        >>> plain("a <b> | [c](d)")
-        'a &lt;b&gt; \\\\| \\\\[c\\\\](d)'
-    """
+    """Text that Markdown shows as it is: no markup, HTML, link or table can begin in it."""
     shown = _SPECIAL.sub(r"\\\g<0>", one_line(text, limit))
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -43,15 +38,7 @@ def plain(text: object, limit: int | None = None) -> str:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int | None = 300, *, for_terminals: bool = False
 ) -> str:
-    """A Markdown table; every cell is escaped, None and empty text become a dash.
-
-    Args:
-        columns: the heading.
-        rows: cells.
-        limit: characters of a cell that are shown.
-        for_terminals: escapes only what ends a cell, so that the text reads well where no Markdown is rendered; empty
-            text stays empty.
-    """
+    """A Markdown table; every cell is escaped, None and empty text become a dash."""
 
     def shown(cell: object, limit: int | None = limit) -> str:
         if cell is None:
@@ -84,8 +71,6 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
 
 def renewed(body: str, section: str) -> str:
     """The body of a card with our section written again between `START` and `END`; what people wrote around it stays.
-
-    A mark within the section, in a block of code, is made harmless.
     """
     section = section.replace(START, START[1:]).replace(END, END[1:])
     before, start, rest = body.partition(START)

@@ -269,12 +269,6 @@ class LazyTable(MutableMapping[str, Any]):
     Args:
         places: name → `module:attribute`, the module below `hf_curriculum`.
         group: of entry points, under which other installed packages name theirs.
-
-    Example:
-        >>> CURRICULA["phases"].__name__
-        'Phases'
-        >>> "phases" in CURRICULA, "phase" in CURRICULA
-        (True, False)
     """
 
     def __init__(self, places: dict[str, str], group: str | None = None) -> None:
@@ -300,12 +294,7 @@ class LazyTable(MutableMapping[str, Any]):
         return value
 
     def name_of(self, class_name: str) -> str | None:
-        """The name of the class that is called so, found without importing the others; None if there is none.
-
-        Example:
-            >>> CURRICULA.name_of("BabySteps")
-            'baby_steps'
-        """
+        """The name of the class that is called so, found without importing the others; None if there is none."""
         for name, value in self._entries.items():
             called = value.rpartition(":")[2] if isinstance(value, str) else getattr(value, "attr", None)
             if class_name == (called or getattr(value, "__name__", None)):

@@ -28,15 +28,7 @@ _SAMPLE = 256  # rows of a column that is neither text nor number
 
 
 def launched(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """Rank and number of the processes: as given, or as `accelerate launch` and `torchrun` set them.
-
-    Raises:
-        ValueError: one is known without the other, or there is no such rank.
-
-    Example:
-        >>> launched(1, 4)
-        (1, 4)
-    """
+    """Rank and number of the processes: as given, or as `accelerate launch` and `torchrun` set them."""
     given = {"RANK": rank, "WORLD_SIZE": world_size}
     known = {name: os.environ.get(name) if value is None else value for name, value in given.items()}
     known = {name: int(value) for name, value in known.items() if value is not None}
@@ -65,18 +57,6 @@ class PartFolder:
         step: rows of a part; the last one may be shorter.
         single_process: no other process shares the folder, so that a manifest without parts, of a run that failed at
             once, may be replaced.
-
-    Raises:
-        ValueError: the folder holds parts of another run.
-
-    Example:
-        >>> import tempfile
-        >>> parts = PartFolder(tempfile.mkdtemp(), {"scorer": "CaptionLength"}, rows=3, step=2)
-        >>> parts.write(0, {"caption_length": np.float32([2, 5])})
-        >>> parts.missing([0, 1])
-        [1]
-        >>> parts.read(0)["caption_length"].to_pylist()
-        [2.0, 5.0]
     """
 
     def __init__(
@@ -115,12 +95,7 @@ class PartFolder:
         return missing_parts(self.folder, parts, self.rows, self.step)
 
     def write(self, part: int, columns: Mapping[str, np.ndarray | pa.Array]) -> None:
-        """Writes a part completely or not at all.
-
-        Args:
-            part: its number.
-            columns: column → values (rows of the part,), numbers or anything that Arrow holds: boxes, pictures.
-        """
+        """Writes a part completely or not at all."""
         about = json.dumps({"run": self.digest, "part": part, "columns": list(columns)}).encode()
         table = pa.table({column: pa.array(values) for column, values in columns.items()})
         buffer = pa.BufferOutputStream()
@@ -129,14 +104,7 @@ class PartFolder:
         write_atomically(self.file(part), buffer.getvalue().to_pybytes())
 
     def read(self, part: int) -> pa.Table:
-        """Reads a part.
-
-        Shapes:
-            returns the columns as they were written, (rows of the part,).
-
-        Raises:
-            ValueError: the file is damaged, or of another run or another part.
-        """
+        """Reads a part."""
         file, rows = self.file(part), len(self.rows_of(part))
         try:
             table = pyarrow.parquet.read_table(file, page_checksum_verification=True)
@@ -157,18 +125,7 @@ class PartFolder:
         return table.replace_schema_metadata(None)
 
     def read_all(self, timeout: float) -> pa.Table:
-        """Waits for all parts, and concatenates them.
-
-        Args:
-            timeout: seconds to wait without a new part.
-
-        Shapes:
-            returns the columns, (rows,); none of them where there are no rows.
-
-        Raises:
-            TimeoutError: no new part came for so long.
-            ValueError: a part is damaged, or of another run.
-        """
+        """Waits for all parts, and concatenates them."""
         wait_for_files(self.folder, [_part_name(part, self.count) for part in range(self.count)], timeout)
         return pa.concat_tables([self.read(part) for part in range(self.count)]) if self.count else pa.table({})
 
@@ -222,9 +179,6 @@ def data_digest(dataset: Dataset) -> str:
 
     It covers all texts and numbers, the sizes of stored images, and some rows of anything else (vectors, boxes). The
     content of images is not read, nor are their paths, which differ between machines.
-
-    Args:
-        dataset: the columns that a scorer reads.
     """
     return digest(*_content(dataset))
 

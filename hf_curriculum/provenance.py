@@ -152,15 +152,7 @@ def checkout_commit() -> dict[str, str]:
 
 
 def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:
-    """The splits of a data set by name, or the one that it is.
-
-    Args:
-        dataset: one split or several.
-        who: what needs them, the beginning of the error.
-
-    Raises:
-        TypeError: not a map-style data set.
-    """
+    """The splits of a data set by name, or the one that it is."""
     if isinstance(dataset, DatasetDict):
         return dict(dataset)
     if isinstance(dataset, Dataset):
@@ -268,23 +260,7 @@ def append_columns(
     overwrite: bool = False,
     log: bool = True,
 ) -> Dataset:
-    """Appends columns to a data set; nothing is written to disk, and no other column is read.
-
-    A shuffled or filtered data set is a table and an indices mapping. The values are scattered to the rows of the
-    table and the mapping is kept; rows of the table that it leaves out hold NaN, or null where they hold no scores.
-
-    Args:
-        dataset: the data set.
-        values: column → (rows,), in the order of `dataset`: scores as float32, or anything as Arrow.
-        provenance: column → where it came from; all of the scores, and of the others those that are known.
-        features: column → its feature, of those that are no scores (boxes, labels, pictures).
-        read: column → the columns it was made from; a change of those that hold text is noticed later.
-        overwrite: replace columns that exist.
-        log: log rows, share of unscored rows, quantiles and the easy end of each score.
-
-    Raises:
-        ValueError: a column exists already.
-    """
+    """Appends columns to a data set; nothing is written to disk, and no other column is read."""
     validate_new_columns(dataset.column_names, values, overwrite)
     arrays, new = {}, Features()
     for column, given in values.items():
@@ -362,11 +338,7 @@ def _with_id(feature: Any, mark: str) -> Any:
 
 
 def column_provenance(dataset: Dataset, column: str) -> ScoreProvenance | None:
-    """Where a column came from, score or not: what `append_columns` was told; None where it is not known.
-
-    Raises:
-        ValueError: the column is missing.
-    """
+    """Where a column came from, score or not: what `append_columns` was told; None where it is not known."""
     require_columns(dataset.column_names, [column], reader="Its provenance was asked for.", remedy="Add it first.")
     feature = dataset.features[column]
     while isinstance(feature, (List, LargeList, dict)):
@@ -469,22 +441,7 @@ def _text_sum(column: pa.ChunkedArray) -> list[int]:
 
 
 def validate_recorded(dataset: Dataset, column: str, made: ScoreProvenance, *, strict: bool = True) -> None:
-    """Compares a score column with what was recorded when it was written, as far as that can be told from its rows.
-
-    Noticed are scores outside the range that was recorded, in any selection of the rows; and, where the data set still
-    has as many rows, other scores within it and other text in the columns they were made from. Not noticed are other
-    scores within the range, or other text, of a data set that was filtered too; text in which words changed places;
-    images. A data set that was joined of several, or read from Parquet, has no record.
-
-    Args:
-        dataset: with the score column.
-        column: the score.
-        made: its provenance.
-        strict: an error, not a warning, for scores outside the recorded range.
-
-    Raises:
-        ValueError: scores are outside the recorded range, with `strict`.
-    """
+    """Compares a score column with what was recorded when it was written, as far as that can be told from its rows."""
     kept = dataset.info.download_checksums or {} if isinstance(dataset, Dataset) else {}
     record = kept.get(_RECORD + column) or kept.get(_RECORD + made.column)
     dtype = getattr(dataset.features.get(column), "dtype", None) if record else None
@@ -520,29 +477,12 @@ def validate_recorded(dataset: Dataset, column: str, made: ScoreProvenance, *, s
 
 
 def score_values(dataset: Dataset, column: str) -> np.ndarray:
-    """A score column as one contiguous array.
-
-    Reading `dataset[column][i]` row by row costs 33 µs each; this reads all rows at once.
-
-    Args:
-        dataset: a data set, shuffled, filtered or formatted too.
-        column: a column of numbers.
-
-    Shapes:
-        returns float32 (rows,), NaN where the row was not scored (or holds null).
-
-    Raises:
-        ValueError: the column is missing or does not hold numbers.
-    """
+    """A score column as one contiguous array."""
     return np.ascontiguousarray(numeric_column(dataset, column), dtype=np.float32)
 
 
 def numeric_column(dataset: Dataset, column: str) -> np.ndarray:
-    """A column of numbers as it is stored: (rows,), NaN for null; `score_values` is the same as float32.
-
-    Raises:
-        ValueError: the column is missing or does not hold numbers.
-    """
+    """A column of numbers as it is stored: (rows,), NaN for null; `score_values` is the same as float32."""
     require_columns(dataset.column_names, [column], reader="The scores are read from it.", remedy="Run `add_scores`.")
     dtype = getattr(dataset.features[column], "dtype", "")
     if not dtype.startswith(("float", "int", "uint")):
@@ -551,10 +491,7 @@ def numeric_column(dataset: Dataset, column: str) -> np.ndarray:
 
 
 def read_column(dataset: Dataset, column: str) -> pa.Array:
-    """A column as one Arrow array, (rows,), in the order of the data set.
-
-    `datasets` gathers the rows of a shuffled data set one by one, 9 µs each; this takes them all at once.
-    """
+    """A column as one Arrow array, (rows,), in the order of the data set."""
     values = dataset.data.column(column)
     if pa.types.is_string(values.type):
         values = values.cast(pa.large_string())  # joined into one array, `string` could hold 2 GB only
@@ -565,15 +502,7 @@ def read_column(dataset: Dataset, column: str) -> pa.Array:
 
 
 def score_statistics(scores: np.ndarray) -> dict[str, Any]:
-    """Counts and quantiles of a score column, as JSON can hold them.
-
-    Args:
-        scores: float32 (rows,), NaN where a row could not be scored.
-
-    Returns:
-        rows, unscored (NaN), infinite (±inf), share_unscored in [0, 1], and min, q25, median, q75, max of the finite
-        scores (None if there are none).
-    """
+    """Counts and quantiles of a score column, as JSON can hold them."""
     finite = scores[np.isfinite(scores)].astype(np.float64)
     marks = np.quantile(finite, [0, 0.25, 0.5, 0.75, 1]).tolist() if len(finite) else [None] * 5
     unscored = int(np.isnan(scores).sum())

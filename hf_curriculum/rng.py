@@ -22,12 +22,6 @@ def mix64(*values: int) -> int:
     """A 64-bit key from any number of integers, by the finaliser of SplitMix64.
 
     The order of the values matters: `mix64(seed, stage, pass_number)` names one pass of one stage of one run.
-
-    Source: Steele, Lea & Flood 2014, *Fast Splittable Pseudorandom Number Generators*, figure 16.
-
-    Example:
-        >>> mix64(0, 1) != mix64(1, 0)
-        True
     """
     state = 0
     for value in values:
@@ -39,15 +33,7 @@ def mix64(*values: int) -> int:
 
 
 def hash64(values: np.ndarray, key: int) -> np.ndarray:
-    """One 64-bit hash per value, keyed: `mix64(key, value)` for an array.
-
-    Args:
-        values: non-negative integers, any shape.
-        key: 64-bit key.
-
-    Returns:
-        uint64 array of the same shape.
-    """
+    """One 64-bit hash per value, keyed: `mix64(key, value)` for an array."""
     state = values.astype(np.uint64)
     state += np.uint64((mix64(key) + _GOLDEN) & _MASK64)
     return _finish(state)
@@ -64,15 +50,7 @@ def _finish(state: np.ndarray) -> np.ndarray:
 
 
 def hash_below(hashed: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
-    """64 random bits as a number below a bound, each as likely as the others but for one part in 2^32.
-
-    Args:
-        hashed: uint64, any shape; their upper halves are used.
-        bounds: at most 2^31, at least 1; broadcast to the same shape.
-
-    Returns:
-        int64 array.
-    """
+    """64 random bits as a number below a bound, each as likely as the others but for one part in 2^32."""
     below = hashed >> np.uint64(32)
     below *= np.asarray(bounds).astype(np.uint64)
     below >>= np.uint64(32)
@@ -86,23 +64,6 @@ def permute(positions: np.ndarray, size: int, key: int) -> np.ndarray:
     Large sizes use a Feistel network over the mixed radix a·b ≥ size with a = ⌈√size⌉: unlike one over powers of two
     it covers hardly more numbers than `size`, so its cost per position is the same for every size. Below 1,024 a
     Feistel network is a poor shuffle; there the positions are sorted by a keyed hash instead.
-
-    Args:
-        positions: integers in `range(size)`, shape (m,).
-        size: how many numbers are permuted, 1 … 2^31.
-        key: 64-bit key of this permutation.
-
-    Returns:
-        int64 array of shape (m,), one number in `range(size)` per position.
-
-    Raises:
-        ValueError: `size` is not in 1 … 2^31.
-
-    Source: Black & Rogaway 2002, *Ciphers with Arbitrary Finite Domains* (generalised Feistel, cycle walking).
-
-    Example:
-        >>> sorted(permute(np.arange(5), 5, key=7).tolist())
-        [0, 1, 2, 3, 4]
     """
     if not 1 <= size <= 1 << 31:
         raise ValueError(f"A permutation of {size} numbers was asked for; sizes from 1 to 2^31 are possible.")
@@ -121,20 +82,7 @@ def permute(positions: np.ndarray, size: int, key: int) -> np.ndarray:
 
 
 def draw_each(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
-    """`count` numbers below each size, none twice; where there are fewer, all of them again and again.
-
-    Args:
-        sizes: how many there are to choose from, 1 … 2^31, int64, shape (m,).
-        count: how many to draw.
-        keys: 64-bit key of each row, uint64, shape (m,). A row depends on its own size and key alone.
-
-    Returns:
-        int64 array of shape (m, count).
-
-    Example:
-        >>> draw_each(np.array([3, 5000]), 3, np.array([1, 2], np.uint64)).shape
-        (2, 3)
-    """
+    """`count` numbers below each size, none twice; where there are fewer, all of them again and again."""
     drawn = np.empty((len(sizes), count), dtype=np.int64)
     # A few of many: the beginning of a network's permutation is as good, and sorting costs more.
     small = sizes <= max(_FEW, count)

@@ -37,11 +37,7 @@ _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
 
 
 def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
-    """The content of `scores.json`: per split its rows, and per score provenance, unscored rows and quantiles.
-
-    Raises:
-        TypeError: an iterable data set, whose rows cannot be counted.
-    """
+    """The content of `scores.json`: per split its rows, and per score provenance, unscored rows and quantiles."""
     content: dict[str, Any] = {"format": _FORMAT, "splits": {}}
     for name, part in as_splits(dataset, "`describe_scores`").items():
         found = read_provenance(part)
@@ -57,17 +53,6 @@ def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
 
 def write_provenance(dataset: Dataset | DatasetDict, path: str | Path) -> Path:
     """Writes `scores.json` into the folder of a saved data set: per split provenance, rows, unscored rows, quantiles.
-
-    Args:
-        dataset: the scored data set.
-        path: the folder.
-
-    Returns:
-        The file written.
-
-    Raises:
-        TypeError: an iterable data set, whose rows cannot be counted.
-        ValueError: there is no score column with provenance.
     """
     content = describe_scores(dataset)
     if not any(part["scores"] for part in content["splits"].values()):
@@ -96,16 +81,7 @@ def _load_file(path: str | Path) -> dict[str, Any]:
 
 
 def load_provenance(path: str | Path, split: str | None = None) -> dict[str, ScoreProvenance]:
-    """Reads `scores.json` back.
-
-    Args:
-        path: the file, or the folder it is in.
-        split: read this split only; needed when splits were scored differently.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is not one of ours, or its splits differ and none was named.
-    """
+    """Reads `scores.json` back."""
     content = _load_file(path)
     with reading(path, _REMEDY):
         found = {
@@ -300,14 +276,7 @@ def _as_text(value: Any) -> Any:
 
 
 def provenance_markdown(dataset: Dataset | DatasetDict) -> str:
-    """The section on scores of a data set card: where they came from, and how they are distributed in each split.
-
-    Every value is escaped: a scorer's argument cannot break the table, add HTML or a link.
-
-    Raises:
-        TypeError: an iterable data set.
-        ValueError: there is no score column with provenance.
-    """
+    """The section on scores of a data set card: where they came from, and how they are distributed in each split."""
     origins: dict[tuple[str, ScoreProvenance], None] = {}  # a dict keeps the order, splits that agree share a row
     shares: list[tuple[object, ...]] = []
     for name, part in as_splits(dataset, "`provenance_markdown`").items():

@@ -160,23 +160,6 @@ def repeat_rows(
     """Rows of a data set by number, as often as they are named, with columns of their own.
 
     What the data set holds (pictures, captions, scores) is referred to, not copied.
-
-    Args:
-        dataset: the data set, shuffled or filtered as it may be.
-        rows: row numbers, ascending or not, shape (rows,).
-        columns: name → a value for each of `rows`.
-        features: name → its feature.
-
-    Raises:
-        ValueError: a column is there already, or has another number of rows.
-
-    Example:
-        >>> from datasets import Value
-        >>> pairs = Dataset.from_dict({"caption": ["a dog with a ball", "a cat"]})
-        >>> nouns = pa.array(["dog", "ball", "cat"])
-        >>> rows = repeat_rows(pairs, np.array([0, 0, 1]), {"noun": nouns}, {"noun": Value("string")})
-        >>> rows[1]
-        {'caption': 'a dog with a ball', 'noun': 'ball'}
     """
     taken = [name for name in columns if name in dataset.column_names]
     wrong = {name: len(values) for name, values in columns.items() if len(values) != len(rows)}
@@ -207,13 +190,7 @@ def repeat_rows(
 def stored_column(
     dataset: Dataset, name: str, indices: np.ndarray | None
 ) -> tuple[pa.ChunkedArray, np.ndarray | None]:
-    """A column as its table stores it, and which of the values the data set's rows have; None: each in turn.
-
-    Args:
-        dataset: the data set.
-        name: of the column.
-        indices: of the data set's own mapping, shape (rows,), or None.
-    """
+    """A column as its table stores it, and which of the values the data set's rows have; None: each in turn."""
     if not isinstance(dataset.data, RepeatedRows):
         return dataset.data.column(name), indices
     values, rows = dataset.data.stored(name)
@@ -223,10 +200,7 @@ def stored_column(
 
 
 def base_rows(dataset: Dataset) -> np.ndarray:
-    """The rows of the underlying table that a data set shows, in its order: equal numbers are the same row.
-
-    Shapes: int64 (rows,).
-    """
+    """The rows of the underlying table that a data set shows, in its order: equal numbers are the same row."""
     rows = dataset.data.rows if isinstance(dataset.data, RepeatedRows) else np.arange(dataset.data.num_rows)
     rows = rows.astype(np.int64, copy=False)
     return rows if dataset._indices is None else rows[dataset._indices.column(0).to_numpy()]

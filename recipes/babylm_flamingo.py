@@ -60,11 +60,7 @@ PARSER = recipe_parser("babylm_flamingo", __doc__)
 
 
 def build_model(data_args: DataArguments, model_args: ModelArguments, tokenizer: Any) -> torch.nn.Module:
-    """The captioner, from a config; nothing is downloaded unless `vision_weights` names it.
-
-    Raises:
-        ValueError: the vision tower is to be trained, or adapters are.
-    """
+    """The captioner, from a config; nothing is downloaded unless `vision_weights` names it."""
     if not model_args.freeze_vision:
         raise ValueError(
             "freeze_vision=false was given, but Flamingo's vision tower is frozen by design: it would not be trained. "

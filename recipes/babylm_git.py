@@ -55,11 +55,7 @@ PARSER = recipe_parser("babylm_git", __doc__)
 
 
 def build_model(data_args: DataArguments, model_args: ModelArguments, tokenizer: Any) -> torch.nn.Module:
-    """The captioner, from a config; nothing is downloaded unless `vision_weights` names it.
-
-    Raises:
-        ValueError: features of the vision tower are to be stored, which GIT does not read.
-    """
+    """The captioner, from a config; nothing is downloaded unless `vision_weights` names it."""
     if model_args.vision_features is not None:
         raise ValueError(
             f"vision_features={model_args.vision_features!r} was given, but GIT takes images alone. Leave it out, or "

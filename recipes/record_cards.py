@@ -78,16 +78,7 @@ SYSTEMS = {
 
 
 def record(name: str, runs: Path) -> dict[str, Any]:
-    """The facts of a system, from its run, which is made if it is not there.
-
-    Args:
-        name: one of `SYSTEMS`.
-        runs: where runs go.
-
-    Raises:
-        FileNotFoundError: the run left no facts.
-        subprocess.CalledProcessError: the recipe failed.
-    """
+    """The facts of a system, from its run, which is made if it is not there."""
     system, folder = SYSTEMS[name], runs / name
     subprocess.run(
         [sys.executable, str(ROOT / "recipes" / system.recipe), *system.options, "--output_dir", str(folder)],
@@ -113,11 +104,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """The facts of a model that ships, from the file that its recipe wrote beside it.
-
-    Args:
-        name: one of `SHIPPED`.
-    """
+    """The facts of a model that ships, from the file that its recipe wrote beside it."""
     folder = Path(hf_curriculum.__file__).parent / "models" / name
     made = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     own = _clip(folder, made) if name == SCENES_CLIP else _diffusion(made)
@@ -205,11 +192,7 @@ def write(name: str, facts: Mapping[str, Any], folder: Path) -> None:
 
 
 def render(name: str, folder: Path) -> None:
-    """Writes the card and its figures from the facts that are there.
-
-    Raises:
-        FileNotFoundError: there are none.
-    """
+    """Writes the card and its figures from the facts that are there."""
     file = folder / f"{name}.json"
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist, so there is nothing to render. Record it without --render.")

@@ -27,17 +27,7 @@ Cell = Callable[[Run], str]
 
 
 def record(name: str, folder: Path, command: str, commit: str | None = None) -> dict[str, Any]:
-    """The record of a study.
-
-    Args:
-        name: of the recipe.
-        folder: of the study.
-        command: what a person types to make it again.
-        commit: of the code that ran, where the runs do not tell it themselves.
-
-    Raises:
-        ValueError: no run finished there, runs are of several commits, or none tells its commit.
-    """
+    """The record of a study."""
     facts = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(f"*/{FACTS_FILE}"))]
     commits = {one["versions"].pop("commit", commit) for one in facts}
     if len(commits) != 1 or None in commits:

@@ -66,13 +66,7 @@ FACTS = "reference.json"
 
 
 def new_git(words: Dataset, data_args: DataArguments, model_args: ModelArguments) -> tuple[Any, Any]:
-    """A GIT and its processor, on a vision tower of its own or on one that is pretrained and frozen.
-
-    Args:
-        words: whose captions train the tokenizer.
-        data_args: of the run.
-        model_args: of the run.
-    """
+    """A GIT and its processor, on a vision tower of its own or on one that is pretrained and frozen."""
     weights, options = vision_weights(model_args), model_args.model_options
     if weights is None:
         return new_captioner(words, data_args.image_size, data_args.vocab_size, **options)
@@ -100,20 +94,7 @@ def train_reference(
     args: ReferenceArguments,
     training_args: CurriculumTrainingArguments,
 ) -> tuple[str, int]:
-    """One model.
-
-    Args:
-        rows: what it is trained on.
-        words: whose captions its words are from: all that it will score.
-        held_out: what it is evaluated on, if it is (`--eval_strategy epoch`).
-        data_args: of the run.
-        model_args: of the run.
-        args: of the run.
-        training_args: with the model's own folder.
-
-    Returns:
-        the folder of the saved model, and how many examples it was trained on.
-    """
+    """One model."""
     set_seed(training_args.seed)
     folder = Path(training_args.output_dir)
     if model_args.model == GIT:
@@ -155,15 +136,7 @@ def run(
     args: ReferenceArguments,
     arguments_in: Any,
 ) -> dict[str, Any] | None:
-    """Trains one model or two, and writes the scored data; what it came to, in the main process.
-
-    Args:
-        folder: where all is written.
-        data_args: of the run.
-        model_args: of the run.
-        args: of the run.
-        arguments_in: folder → the training arguments of a model in it.
-    """
+    """Trains one model or two, and writes the scored data; what it came to, in the main process."""
     start, splits = time.perf_counter(), load_splits(data_args)
     train = splits["train"]
     if args.trusted is None:

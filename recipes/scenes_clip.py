@@ -92,12 +92,7 @@ class Pairs:
         self.random = torch.Generator().manual_seed(seed)
 
     def batch(self, images: int, captions: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Some images and captions of theirs.
-
-        Shapes:
-            returns images (B, 3, S, S), token ids (C, T), the image of each caption (C,), and bool (B, C): whether
-            the caption may be true of the image.
-        """
+        """Some images and captions of theirs."""
         chosen = torch.randperm(len(self.images), generator=self.random)[:images]
         which = torch.rand(len(chosen), CAPTIONS, generator=self.random).argsort(1)[:, :captions]  # (B, captions)
         rows = (chosen[:, None] * CAPTIONS + which).flatten()  # (C,)
@@ -115,11 +110,7 @@ class Pairs:
 
 
 def contrastive_loss(logits: torch.Tensor, owner: torch.Tensor, possible: torch.Tensor) -> torch.Tensor:
-    """CLIP's two cross-entropies, with captions that may be true of an image left out of its negatives.
-
-    Shapes:
-        logits (B, C) of B images and C captions, owner (C,), possible bool (B, C) → scalar.
-    """
+    """CLIP's two cross-entropies, with captions that may be true of an image left out of its negatives."""
     own = torch.arange(len(owner))
     of_image, out = logits[owner], possible[owner]  # (C, C): row c is the image of caption c
     out = out & ~torch.eye(len(owner), dtype=torch.bool)
@@ -174,12 +165,7 @@ def held_out_auc(
     processor: transformers.BaseImageProcessor,
     images: int,
 ) -> dict[str, float]:
-    """How well matched pairs of new scenes are separated from mismatched ones.
-
-    Returns:
-        `mismatched`: against the data set's own mismatched captions, which are false for certain; `shuffled`: against
-        captions of some other image, a few of which are true of this one too.
-    """
+    """How well matched pairs of new scenes are separated from mismatched ones."""
     scenes = make_scenes(CAPTIONS * images, HELD_OUT_SEED, mismatched=0.5, validation=0, test=0)["train"]
     model.eval()
     seen = F.normalize(model.get_image_features(pixel_values=pixels(scenes, processor)).pooler_output, dim=-1)

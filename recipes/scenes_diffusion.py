@@ -255,12 +255,7 @@ def drawn(pipeline: PixelDiffusionPipeline, held_out: Dataset, level: float) -> 
 
 
 def evaluate(pipeline: PixelDiffusionPipeline, held_out: Dataset, known: Dataset) -> dict[str, dict[str, float]]:
-    """Distance to the source, and the share that a classifier of real pictures names, by guidance level.
-
-    Returns:
-        `distance`: root mean square per picture in units of -1 … 1, averaged; `named`; both by level, `named` of the
-        real pictures at level 1.
-    """
+    """Distance to the source, and the share that a classifier of real pictures names, by guidance level."""
     real, labels = pixels(held_out), torch.tensor(held_out["label"][:])
     classes = int(max(*known["label"][:], *held_out["label"][:])) + 1
     classifier = train_classifier(pixels(known), torch.tensor(known["label"][:]), classes, CLASSIFIER_SEED)

@@ -41,11 +41,7 @@ from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer
 
 
 def build_model(model_args: ModelArguments, prepared: Prepared, max_new_tokens: int) -> PreTrainedModel:
-    """The captioner, for the words and the regions of the run: from a configuration, or a trained one.
-
-    Raises:
-        ValueError: the trained one has other words.
-    """
+    """The captioner, for the words and the regions of the run: from a configuration, or a trained one."""
     if model_args.initial is not None:
         words = AutoTokenizer.from_pretrained(model_args.initial).get_vocab()
         if words != prepared.tokenizer.get_vocab():

@@ -48,14 +48,7 @@ from hf_curriculum.training.detection import constant_loss
 def build_detector(
     data_args: DataArguments, model_args: ModelArguments, class_names: list[str], max_boxes: int = 100
 ) -> tuple[WsddnForObjectDetection, WsddnImageProcessor]:
-    """A WSDDN of these classes, and its image processor, which searches new images as the training images were.
-
-    Args:
-        data_args: of the run.
-        model_args: likewise.
-        class_names: what is detected.
-        max_boxes: boxes of a class in an image that the test keeps; the model gives as many of an image.
-    """
+    """A WSDDN of these classes, and its image processor, which searches new images as the training images were."""
     size = {f"{model_args.edge}_edge": model_args.size}
     options = {"max_detections": max(100, max_boxes), **model_args.model_options}
     model, made = new_detector(class_names, model_args.backbone, weights=model_args.weights, size=size, **options)

@@ -60,11 +60,7 @@ def load_complete(path: Path) -> Dataset | DatasetDict:
 
 
 def model_of(name: str) -> str:
-    """The model of a run's folder, where that is named.
-
-    Raises:
-        typer.BadParameter: the folder holds several runs.
-    """
+    """The model of a run's folder, where that is named."""
     folder = Path(name)
     inside = folder / "model"
     if (folder / "config.json").exists():

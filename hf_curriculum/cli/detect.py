@@ -69,12 +69,7 @@ def detect_command(
 
 
 def load_detector(name: str) -> tuple[Any, Any]:
-    """A detector, on a GPU where there is one, and its image processor.
-
-    Raises:
-        FileNotFoundError: there is no such model.
-        ValueError: it is no detector.
-    """
+    """A detector, on a GPU where there is one, and its image processor."""
     import torch
     from transformers import AutoConfig, AutoImageProcessor, AutoModelForObjectDetection
 

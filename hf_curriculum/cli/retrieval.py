@@ -90,11 +90,7 @@ def is_aligner(name: str) -> bool:
 
 
 def find_ontology(model: str, given: Path | None) -> Ontology | None:
-    """The ontology that is named, or the one beside a model or in its run's folder.
-
-    Raises:
-        typer.BadParameter: the one that is named is not there.
-    """
+    """The ontology that is named, or the one beside a model or in its run's folder."""
     from hf_curriculum.planning.ontology.ontology import Ontology
 
     if given is not None and not given.is_file():

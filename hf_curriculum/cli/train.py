@@ -208,12 +208,7 @@ def train_command(
 def training_arguments(
     context: typer.Context, *, output_dir: str, batch_size: int, resume: bool, **given: Any
 ) -> CurriculumTrainingArguments:
-    """The command's options, and further flags of `TrainingArguments`, which hold against the command's defaults.
-
-    Raises:
-        typer.BadParameter: a flag is unknown or cannot be read.
-        ValueError: the folder has checkpoints of an earlier run.
-    """
+    """The command's options, and further flags of `TrainingArguments`, which hold against the command's defaults."""
     import torch
 
     from hf_curriculum.studies.recipe import FlagParser

@@ -391,10 +391,7 @@ def stored_keys(dataset: Dataset, column: str = IMAGE) -> Iterator[pa.Array]:
 
 
 def file_digests(file: ArrowRows) -> np.ndarray:
-    """Digests of the images in rows of an Arrow file, uint8 (rows, 16), zeros where there is none.
-
-    They are kept in the cache of `datasets`, so that the bytes of the images are read once.
-    """
+    """Digests of the images in rows of an Arrow file, uint8 (rows, 16), zeros where there is none."""
     kept = cache_file(file.key("digests", file.start, file.rows), "digests.npy")
     if not kept.is_file():
         digests = np.zeros((file.rows, _DIGEST), np.uint8)
@@ -426,11 +423,7 @@ def hexadecimal(digests: np.ndarray) -> pa.Array:
 
 
 def group_codes(values: pa.Array | pa.ChunkedArray, column: str = IMAGE_ID) -> np.ndarray:
-    """Numbers the distinct values of a column in order of first appearance: int64 (rows,).
-
-    Null, NaN and blank text are no values: a `ValueError`. Texts are told apart by 64-bit hashes, so that memory does
-    not hold them all: two of 3,000,000 share one with a probability of 2e-7.
-    """
+    """Numbers the distinct values of a column in order of first appearance: int64 (rows,)."""
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         numbers, missing = _text_hashes(values)
     else:

@@ -60,14 +60,7 @@ class ImageInputs:
         return self
 
     def stack(self, images: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        """A batch of what `read` returned.
-
-        Shapes: those of `read` with the batch before them. Regions are padded with zeros to the most of an image,
-            (images, regions, ...), and `region_mask`, int64 (images, regions), is 1 for a region.
-
-        Raises:
-            ValueError: images or features of different sizes, which make no batch.
-        """
+        """A batch of what `read` returned."""
         for name in images[0]:
             sizes = sorted({_size(name, image[name]) for image in images})
             if len(sizes) > 1:
@@ -81,16 +74,7 @@ class ImageInputs:
         return self.stack(list(_by_row(self.read, examples, first_row)))
 
     def validate(self, dataset: Dataset, name: str, rows: np.ndarray | None = None) -> None:
-        """Looks whether everything that is read by `image_id` is stored for a data set, without reading features.
-
-        Args:
-            dataset: has a column `image_id`.
-            name: of the data set, in the error.
-            rows: those that are read, int64 (n,); by default all.
-
-        Raises:
-            MissingFeaturesError: it is not.
-        """
+        """Looks whether everything that is read by `image_id` is stored for a data set, without reading features."""
         missing, count = self._missing(dataset, rows)
         if any(missing.values()):
             parts = [f"{len(ids):,} {reason}, such as {ids[0]!r}" for reason, ids in missing.items() if ids]
@@ -222,13 +206,6 @@ class FeatureInputs(ImageInputs):
         vision_features: image id -> features (`cache_vision_features`).
 
     Shapes: `image_features` (image tokens, vision width), as they are stored.
-
-    Raises:
-        MissingFeaturesError: an image without features (a ValueError too).
-
-    Example:
-        >>> FeatureInputs({"9": np.zeros((5, 8))}).read({"image_id": "9"})["image_features"].shape
-        torch.Size([5, 8])
     """
 
     def __init__(self, vision_features: Mapping[str, np.ndarray]) -> None:

@@ -74,33 +74,7 @@ class UnreadableImageError(ValueError):
 
 
 def to_rgb(image: Any, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The image as an upright eight-bit RGB image.
-
-    - Orientation in EXIF is applied.
-    - Transparency (RGBA, LA, palette or colour-key) is composited on white, as on the page the image came from.
-    - 16-bit and 32-bit greys are scaled by the range of their type: 0…65535 to 0…255. 32-bit integers within 0…255
-      count as bytes and within 0…65535 as 16-bit; wider ones, and floats outside 0…1 and 0…255, are stretched over
-      their own range if they come from a file.
-    - CMYK: JPEGs with Adobe's marker hold inverted inks, those without it hold plain ones.
-    - Of an animation, the first frame.
-
-    Args:
-        image: a PIL image, a path, the bytes of a file, the dict `{"bytes": …, "path": …}` of a
-            `datasets.Image` column, or an array or tensor (H, W), (H, W, 1 | 2 | 3 | 4) or (1 | 3 | 4, H, W): unsigned
-            bytes, 16-bit integers, booleans, or floats in 0…1 or 0…255. An RGB image comes back as it is, not copied.
-        name: what to call the image in errors, where it has no path of its own.
-        max_pixels: a file of more pixels, by its header, is not decoded. Pillow's own limit, of 179 million
-            (`PIL.Image.MAX_IMAGE_PIXELS`), holds besides.
-
-    Raises:
-        UnreadableImageError: the file is missing, truncated, damaged, too large or no image; it is no file but a
-            folder, FIFO, socket or device, which are not opened; the array's shape or range has no reading as an
-            image; there is no image at all (`None`).
-
-    Example:
-        >>> to_rgb(Image.new("LA", (2, 2), (0, 0))).getpixel((0, 0))
-        (255, 255, 255)
-    """
+    """The image as an upright eight-bit RGB image."""
     name = name or _name(image)
     try:
         return _flatten(_upright(_open(image, name, max_pixels)), name)
@@ -144,12 +118,7 @@ def _open(image: Any, name: str, max_pixels: int) -> Image.Image:
 
 
 def open_header(file: str | PathLike[str] | io.BytesIO) -> Image.Image:
-    """An image of which only the header is read; what is no regular file is not opened.
-
-    Raises:
-        UnreadableImageError: a folder, FIFO, socket or device.
-        OSError: there is no such file, or it is no image.
-    """
+    """An image of which only the header is read; what is no regular file is not opened."""
     if not isinstance(file, io.BytesIO):
         kind = special_file(file)
         if kind is not None:
@@ -272,21 +241,7 @@ def drop_unreadable_images(
     num_proc: int | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> dict[str, Dataset]:
-    """The splits without the rows whose image cannot be decoded.
-
-    Every distinct image is decoded once. The results are cached, by path, size and modification time of the image, or
-    of the Arrow file that its bytes are in: another run or process only looks files up, and reads no image.
-
-    Args:
-        splits: name → data set.
-        column: the column of images.
-        log_path: where unreadable images are named, rather than in the cache of `datasets`.
-        num_proc: processes that decode.
-        max_pixels: images of more pixels count as unreadable, see `to_rgb`.
-
-    Raises:
-        ValueError: none of a split's images can be read.
-    """
+    """The splits without the rows whose image cannot be decoded."""
     kept, unreadable = {}, {}
     for split, dataset in splits.items():
         kept[split] = dataset

@@ -18,19 +18,7 @@ FETCHING, PREPARING, COLLATING = range(3)
 
 
 def draw_seed(seed: int, draw: int, stream: int = FETCHING) -> int:
-    """A 64-bit seed for one draw, by integer arithmetic alone, so that no library's upgrade changes it.
-
-    For one seed and stream the map from draws to seeds is a bijection: two draws never share a seed.
-
-    Args:
-        seed: the run's seed.
-        draw: position in the stream of draws, from 0 over the whole run.
-        stream: `FETCHING`, `PREPARING` or `COLLATING`.
-
-    Example:
-        >>> draw_seed(0, 7) == draw_seed(0, 7), draw_seed(0, 7) == draw_seed(0, 8)
-        (True, False)
-    """
+    """A 64-bit seed for one draw, by integer arithmetic alone, so that no library's upgrade changes it."""
     return mix64(seed, stream, draw)
 
 
@@ -75,13 +63,6 @@ class IndexedDataset(torch.utils.data.Dataset[Any]):
         dataset: any map-style data set.
         seed: the run's seed.
         seeded: whether to seed. False where fetching has no randomness: batches are then fetched at once.
-
-    Raises:
-        TypeError: `dataset` has no length or no rows by number.
-
-    Example:
-        >>> IndexedDataset(["a", "b", "c"], seed=0, seeded=True).__getitems__([(2, 0), (1, 1)])
-        [IndexedExample(example='c', index=2, draw=0), IndexedExample(example='b', index=1, draw=1)]
     """
 
     def __init__(self, dataset: Any, seed: int, seeded: bool) -> None:
@@ -137,9 +118,6 @@ class IndexedCollator:
         seeded: whether to seed. False where collating has no randomness.
 
     Shapes: adds `example_index` (B,) int64, row numbers, where the collator's batch is a mapping.
-
-    Raises:
-        ValueError: an example could not be prepared; its row number stands before the collator's own message.
     """
 
     def __init__(self, collator: Callable[[list[Any]], Any], seed: int, seeded: bool) -> None:

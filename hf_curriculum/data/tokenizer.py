@@ -175,10 +175,6 @@ class DistinctWords:
     """The normalised words of a text with their counts, equal to those of normalising the whole text.
 
     Memory grows with the number of distinct words, not with the text's length.
-
-    Example:
-        >>> sorted(DistinctWords([["A dog, a red dog"]], lowercase=True).counts.items())
-        [(',', 1), ('a', 2), ('dog', 2), ('red', 1)]
     """
 
     def __init__(self, batches: Iterable[list[str]], lowercase: bool) -> None:
@@ -334,12 +330,7 @@ def _log_coverage(captions: list[list[str]], counts: Counter[str], known: set[st
 
 
 def word_tokenizer(known: Sequence[str], max_words: int = 16) -> PreTrainedTokenizerFast:
-    """A tokenizer of these words, in the order of their ids from 1 on; see `train_word_tokenizer`.
-
-    Example:
-        >>> word_tokenizer(["a", "dog"])("A dog sleeps").input_ids
-        [0, 1, 2, 3, 0]
-    """
+    """A tokenizer of these words, in the order of their ids from 1 on; see `train_word_tokenizer`."""
     vocabulary = {word: number for number, word in enumerate((_END, *known, _UNKNOWN))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     tokenizer.normalizer = _word_normalizer()

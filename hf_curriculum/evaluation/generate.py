@@ -103,22 +103,7 @@ def caption_images(
     processor: ProcessorMixin | CaptionCollator,
     **options: Any,
 ) -> list[str]:
-    """One caption for each image, as `generate_captions` writes them, in one batch.
-
-    Args:
-        model: as in `generate_captions`.
-        images: in any form `to_rgb` reads; for a collator of stored features or regions their ids.
-        processor: as in `generate_captions`.
-        options: arguments of `generate`; `do_sample` is `False` unless given, and `max_new_tokens` as there.
-
-    Raises:
-        ValueError: an image that cannot be read, or of which nothing is stored; a processor without images; a model
-            that reads an image within a prompt.
-
-    Example:
-        >>> caption_images(model, [to_rgb("photo.jpg")], processor, num_beams=5)  # doctest: +SKIP
-        ['a dog runs on the beach']
-    """
+    """One caption for each image, as `generate_captions` writes them, in one batch."""
     _check_kind(model)
     inputs = _image_inputs(processor, None)
     if not images:

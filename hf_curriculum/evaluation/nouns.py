@@ -185,10 +185,7 @@ def _matrices(nouns: list[list[str]], captions: list[str]) -> tuple[np.ndarray, 
 def _recall_and_shuffled(
     counts: np.ndarray, weights: np.ndarray, found: np.ndarray, own: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both means for each row of `counts` [r, n], which says how often each image was drawn.
-
-    All pairs at once: sum over i, j of c_i c_j recall(caption j, gold i) = (c W) . (c F), less the pairs i = j.
-    """
+    """Both means for each row of `counts` [r, n], which says how often each image was drawn."""
     total = counts.sum(1)  # [r]
     same = counts**2  # [r, n] pairs of an image with itself
     pairs = total**2 - same.sum(1)  # [r]
@@ -219,23 +216,7 @@ OBJECTS = "objects"
 
 
 def gold_nouns(dataset: Dataset, tagger: str | Tagger = "pattern") -> dict[str, set[str]]:
-    """Each image's nouns: those of its listed objects, or else those of all its captions.
-
-    Args:
-        dataset: one row per pair.
-        tagger: finds the nouns of captions; see `NounCount`.
-
-    Returns:
-        image_id → nouns in lower case, in the order of `one_row_per_image`.
-
-    Raises:
-        ValueError: the data has no `image_id`, or neither objects nor captions.
-
-    Example:
-        >>> data = Dataset.from_dict({"image_id": ["a", "a"], "caption": ["a dog", "two dogs on grass"]})
-        >>> sorted(gold_nouns(data)["a"])
-        ['dog', 'dogs', 'grass']
-    """
+    """Each image's nouns: those of its listed objects, or else those of all its captions."""
     if OBJECTS in dataset.column_names:
         rows = one_row_per_image(dataset.with_format(None)).select_columns([IMAGE_ID, OBJECTS])
         return {row[IMAGE_ID]: {thing["noun"] for thing in row[OBJECTS]} for row in rows}

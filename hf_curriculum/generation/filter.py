@@ -112,12 +112,7 @@ def filter_spectrum(
 
 
 def counts_table(spectrum: Dataset, kept: np.ndarray) -> str:
-    """Numbers of kept and dropped images, by level and by class, for terminals.
-
-    Args:
-        spectrum: before it was filtered.
-        kept: bool (rows,).
-    """
+    """Numbers of kept and dropped images, by level and by class, for terminals."""
     levels = [f"level {level:g}" for level in numeric_column(spectrum, GUIDANCE).tolist()]
     groups: list[Sequence[str]] = [levels]
     if LABEL in spectrum.column_names:

@@ -223,12 +223,7 @@ def plan_spectrum(
 
 
 def hard_images(data: Dataset, allow_all_hard: bool = False) -> Dataset:
-    """The rows whose image is hard.
-
-    Raises:
-        TypeError: not a map-style data set.
-        ValueError: a column is missing, generated images are among them, or none or all are hard.
-    """
+    """The rows whose image is hard."""
     if not isinstance(data, Dataset):
         raise TypeError(f"{kind_of(data)} was given for the real images. Give one split, a map-style `Dataset`.")
     require_columns(
@@ -293,9 +288,6 @@ class Sources(Sequence[Image.Image]):
         data: the hard rows.
         resize: see `generate_spectrum`.
         factor: both sides must be multiples of it.
-
-    Raises:
-        ValueError: an image cannot be read, or the pipeline would squeeze it.
     """
 
     def __init__(self, data: Dataset, resize: int | tuple[int, int] | None, factor: int) -> None:

@@ -47,12 +47,6 @@ class ImageToImage:
         guidance_scale: of the text; None: the pipeline's own default.
         from_text: a second pipeline of the same weights draws from the prompt alone.
         arguments: further arguments of each call, such as `{"negative_prompt": "blurry"}`.
-
-    Raises:
-        ImportError: `diffusers` is not installed.
-        FileNotFoundError: there is no such pipeline, or no such LoRA.
-        ValueError: the pipeline takes no `strength` (or another argument that is needed), a `revision` or `dtype` of
-            an object or a folder, or no text-to-image pipeline of these weights exists.
     """
 
     def __init__(
@@ -106,15 +100,7 @@ class ImageToImage:
         strength: float,
         seeds: Sequence[int],
     ) -> list[Image.Image]:
-        """Draws one image per prompt, each with a CPU generator of its own, so that its noise is the same anywhere.
-
-        Args:
-            prompts: one per image.
-            images: the sources, all of one size; None draws from the prompts alone.
-            size: width and height.
-            strength: 1 − λ.
-            seeds: of each image's noise.
-        """
+        """Draws one image per prompt, each with a CPU generator of its own, so that its noise is the same anywhere."""
         common = {
             "prompt": list(prompts),
             "num_inference_steps": self.steps,

@@ -23,30 +23,7 @@ _TRIES = 5
 
 
 def prompt_choices(data: Dataset, prompts: Prompts, label_column: str = LABEL) -> list[tuple[str, ...]]:
-    """The prompts that each row may have, their fields filled in.
-
-    Fields are the name of the class, `{label}`, and any column of text or numbers. Other braces are doubled.
-
-    Args:
-        data: the rows; only columns that a field names are read.
-        prompts: a template, a table of class → one or more templates, or the .csv or .json file of one.
-        label_column: the column of classes (`ClassLabel`), which `{label}` stands for; or one of strings.
-
-    Shapes:
-        returns (rows,) of tuples.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a class has no prompt, a field is no column, a prompt is empty, there are no classes, or a template
-            would name classes whose names are numbers, WordNet's (n01440764) among them.
-
-    Example:
-        >>> data = Dataset.from_dict({"label": ["fox", "owl"], "place": ["in snow", "at night"]})
-        >>> prompt_choices(data, "a photo of a {label} {place}")
-        [('a photo of a fox in snow',), ('a photo of a owl at night',)]
-        >>> prompt_choices(data, {"fox": ["a fox", "a red fox"], "owl": "an owl"})
-        [('a fox', 'a red fox'), ('an owl',)]
-    """
+    """The prompts that each row may have, their fields filled in."""
     table = _as_table(prompts)
     names = class_of_rows(data, label_column) if label_column in data.column_names else None
     if isinstance(table, str):
@@ -81,11 +58,7 @@ def choose_prompt(choices: Sequence[str], image_id: str, seed: int, attempt: int
 
 
 def class_of_rows(data: Dataset, label_column: str = LABEL) -> list[str]:
-    """The name of each row's class, (rows,).
-
-    Raises:
-        ValueError: the column holds numbers without names, or a row has no class.
-    """
+    """The name of each row's class, (rows,)."""
     feature, values = data.features[label_column], data[label_column][:]
     names = getattr(feature, "names", None)
     if names is None and getattr(feature, "dtype", "") not in ("string", "large_string"):

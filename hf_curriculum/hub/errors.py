@@ -59,16 +59,7 @@ def check_token(token: str | bool | None) -> None:
 
 @contextmanager
 def explained(doing: str, kept: str, token: str | bool | None = None) -> Iterator[None]:
-    """A context in which errors of the Hub or of the connection become a `HubError`; others stay as they are.
-
-    Args:
-        doing: what is tried, as the beginning of a sentence: "Pushing the scored data to me/flickr30k".
-        kept: what has not been lost, and how to continue.
-        token: what must not appear in a message.
-
-    Raises:
-        HubError: the Hub refused, failed or could not be reached.
-    """
+    """A context in which errors of the Hub or of the connection become a `HubError`; others stay as they are."""
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import httpx
 

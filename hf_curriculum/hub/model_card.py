@@ -41,19 +41,7 @@ class.
 
 
 def render_model_card(facts: Facts, previous: str | None = None, *, figures: str = "figures") -> str:
-    """The text of `README.md`.
-
-    Args:
-        facts: of the run, see `Facts`.
-        previous: the card that is there now: its header and what people wrote around our section stay.
-        figures: the folder of `model_figures`, relative to the card.
-
-    Raises:
-        ValueError: the header of the card that is there cannot be read.
-
-    Example:
-        >>> text = render_model_card(json.loads(Path("out/training_facts.json").read_text()))   # doctest: +SKIP
-    """
+    """The text of `README.md`."""
     old, body = split_front_matter(previous or "")
     if not body.strip() or old.get("library_name") == "peft":  # which writes questions to be filled in
         body = f"\n# {plain(facts['model']['name'])}\n"
@@ -78,18 +66,6 @@ def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]
 
 def eval_results(facts: Facts) -> dict[str, bytes]:
     """Results on benchmarks of the Hub, as files that it shows beside the model and on the benchmark's page, by path.
-
-    Those are the entries of `facts["results"]` that name a `dataset`, the benchmark's repository, and the `task` in it
-    that was run as it stands there, all of it; `revision` (of the data set) and `notes` may be given. Other results
-    are the card's alone, as is a value that is no finite number.
-
-    Raises:
-        ValueError: a data set without a task or the other way round, or what is no name of a repository.
-
-    Example:
-        >>> entry = {"metric": "accuracy", "value": 0.6, "dataset": "nyu-mll/blimp", "task": "passive_1"}
-        >>> list(eval_results({"results": [entry]}))
-        ['.eval_results/nyu-mll--blimp.yaml']
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 

@@ -43,17 +43,7 @@ _SIMI_CL_SCORES = {"clip_similarity", "vilt_similarity", "addup", "model_loss"}
 
 
 def paper_of(curriculum: Mapping[str, Any], score: str | None) -> str | None:
-    """The name of the paper that has this rule with this score; None where the combination is not that of one paper.
-
-    Args:
-        curriculum: the rule (`Curriculum.to_dict()`).
-        score: the column that it orders by, None without one.
-
-    Example:
-        >>> rule = {"type": "phases", "cut": "value"}
-        >>> paper_of(rule, "noun_count"), paper_of(rule, "answer_length")
-        ('babylm', None)
-    """
+    """The name of the paper that has this rule with this score; None where the combination is not that of one paper."""
     kind, then = curriculum.get("type"), curriculum.get("then", {})
     if kind in ("guidance_schedule", "adaptive_guidance"):  # which order by guidance, whatever its column is called
         return "discl"

@@ -23,10 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def takes_cache(function: _Function) -> _Function:
-    """Lets a function with an argument `cache` take it as `past_key_values` too, and shows it as `CACHE_NAME`.
-
-    Where `transformers` has deprecated the old name, it warns as its own models do.
-    """
+    """Lets a function with an argument `cache` take it as `past_key_values` too, and shows it as `CACHE_NAME`."""
     # `deprecate_kwarg` says nothing where the version that ends the name is behind.
     end = "5.40.0" if CACHE_NAME == "cache" else "5.0.0"
     renamed: Any = deprecate_kwarg("past_key_values", end, new_name="cache")(function)
@@ -135,24 +132,7 @@ class CaptionGenerationMixin(GenerationMixin):
         image_index: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As in `GenerationMixin`, with each image encoded once for all beams and steps.
-
-        Without `input_ids` every text starts from `[CLS]` (`generation_config.bos_token_id`), and from `<image>` where
-        the model has such a token and there is an image. Prompts padded on the right are moved to the left first,
-        padding before text, so that what is written continues the prompt; `inputs_embeds` and `position_ids` are moved
-        with them.
-
-        Args:
-            inputs: prompts, or `input_ids=`, shape (batch, text).
-            generation_config: of `GenerationMixin.generate`, as are `args`.
-            pixel_values: as in `forward`; `image_features` may be given instead.
-            interpolate_pos_encoding: let the vision tower stretch its positions to another image size.
-            image_index: the image of each prompt, as in `forward`: each image is encoded once.
-            kwargs: of `GenerationMixin.generate`, such as `max_new_tokens`, `num_beams`, `attention_mask`.
-
-        Returns:
-            Prompts and continuations, shape (batch, text), or a dict of `GenerationMixin` if asked for.
-        """
+        """As in `GenerationMixin`, with each image encoded once for all beams and steps."""
         if pixel_values is not None:
             kwargs["image_features"] = self.encode_images(pixel_values, interpolate_pos_encoding)
         if image_index is not None:
@@ -225,11 +205,7 @@ def as_asked(outputs: ModelOutput, return_dict: bool | None, default: bool) -> A
 
 
 def hidden_state_indices(asked: bool | int | Sequence[int] | None, default: bool, layers: int) -> frozenset[int]:
-    """Which hidden states are returned, of that of the input and those of so many layers, numbered from 0.
-
-    Raises:
-        ValueError: an index that no hidden state has.
-    """
+    """Which hidden states are returned, of that of the input and those of so many layers, numbered from 0."""
     asked = default if asked is None else asked
     if isinstance(asked, bool):
         return frozenset(range(layers + 1) if asked else ())
@@ -249,21 +225,7 @@ def restarting_texts(
     use_cache: bool | None,
     implementation: str,
 ) -> torch.Tensor | None:
-    """Which text of its row each token belongs to, where several are put in a row and their positions restart.
-
-    As in `transformers`, texts are told apart where there is no attention mask and no cache.
-
-    Args:
-        position_ids: as given to the model, (batch or 1, text).
-        attention_mask, cache, use_cache: as given to the model.
-        implementation: name of the attention function.
-
-    Returns:
-        int64 (batch or 1, text); `None` where every row is one text.
-
-    Raises:
-        ValueError: an attention function without masks, or a cache, which keep texts together.
-    """
+    """Which text of its row each token belongs to, where several are put in a row and their positions restart."""
     if position_ids is None or attention_mask is not None or cache is not None:
         return None
     owner = nn.functional.pad((position_ids.diff(dim=-1) != 1).long().cumsum(-1), (1, 0))

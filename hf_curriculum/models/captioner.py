@@ -31,14 +31,7 @@ from hf_curriculum.names import MODELS
 def new_captioner(
     dataset: Dataset, image_size: int = 64, vocab_size: int = 4000, **options: Any
 ) -> tuple[PreTrainedModel, GitProcessor]:
-    """A small GIT from scratch, with a tokenizer trained on the data set's captions.
-
-    Args:
-        dataset: its captions train the tokenizer.
-        image_size: pixels along an edge, a multiple of the patch size (8 by default).
-        vocab_size: of the tokenizer, at most.
-        options: of `small_git_config`.
-    """
+    """A small GIT from scratch, with a tokenizer trained on the data set's captions."""
     tokenizer = train_wordpiece(dataset, vocab_size)
     config = small_git_config(len(tokenizer), tokenizer=tokenizer, image_size=image_size, **options)
     return git_from_config(config), GitProcessor(make_image_processor(image_size), tokenizer)
@@ -47,25 +40,7 @@ def new_captioner(
 def new_region_captioner(
     name: str, dataset: Dataset, regions: RegionInputs, *, min_count: int = 5, max_words: int = 16, **options: Any
 ) -> tuple[PreTrainedModel, CaptionProcessor]:
-    """A captioner on regions from scratch, with the words of the data set's captions.
-
-    Args:
-        name: "transformer", "updown" or "aoanet".
-        dataset: its captions' words are counted.
-        regions: of its images; those of the first one say how many numbers a region has.
-        min_count: of `train_word_tokenizer`.
-        max_words: of `train_word_tokenizer`.
-        options: further fields of the model's configuration, whose defaults are the paper's sizes.
-
-    Raises:
-        ValueError: a field that the configuration does not have; of `train_word_tokenizer`.
-        MissingFeaturesError: the first image has no regions (a ValueError too).
-
-    Source: Zhang et al. 2022 (Simi-CL), section 4.1 and Table 4.
-
-    Example:
-        >>> new_region_captioner("updown", train, RegionInputs(store), hidden_size=64)   # doctest: +SKIP
-    """
+    """A captioner on regions from scratch, with the words of the data set's captions."""
     config_class = MODELS[name].config_class
     config_class.check_fields(options)
     tokenizer = train_word_tokenizer(dataset, min_count, max_words=max_words)
@@ -76,18 +51,7 @@ def new_region_captioner(
 
 
 def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedModel, GitProcessor | CaptionProcessor]:
-    """A captioner from a folder or the Hub, with its tokenizer and image processor.
-
-    A captioner on regions may have no image processor (`CaptionProcessor`): it reads stored regions alone.
-
-    Args:
-        name: a folder written by `save_model`, or a repository of the Hub.
-        revision: of a repository.
-
-    Raises:
-        OSError: there is no such model.
-        ValueError: it is no model that writes text to images.
-    """
+    """A captioner from a folder or the Hub, with its tokenizer and image processor."""
     try:
         config = AutoConfig.from_pretrained(name, revision=revision)
     except OSError as error:

@@ -60,21 +60,7 @@ def token_loss(
     num_items_in_batch: torch.Tensor | int | None = None,
     examples: ExampleTerms | None = None,
 ) -> torch.Tensor:
-    """The cross-entropy of the next token, equal to that of all logits but for rounding, as are its gradients.
-
-    Tokens without a label never reach the output layer. The others pass it 1,024 at a time, and their gradient is
-    computed at once, so that their logits can be dropped: nothing is computed twice.
-
-    Args:
-        output: the output layer, (tokens, width) to (tokens, vocabulary); any module.
-        states: hidden states, (batch, text, width).
-        labels: int64, (batch, text), -100 where nothing is predicted; position i is scored on the label of i + 1.
-        num_items_in_batch: what the sum is divided by, instead of the number of labels.
-        examples: weighs the sum, and notes its terms.
-
-    Returns:
-        The loss, float32, a scalar; NaN without a label and without `num_items_in_batch`.
-    """
+    """The cross-entropy of the next token, equal to that of all logits but for rounding, as are its gradients."""
     labels = labels.to(states.device)[:, 1:]
     labelled = labels != IGNORED
     states, labels = states[:, :-1][labelled], labels[labelled]  # (tokens, width) and (tokens,)

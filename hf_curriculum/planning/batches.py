@@ -154,11 +154,7 @@ class ByNode(Batches):
 
 
 def batches_from(value: Batches | Mapping[str, Any] | str) -> Batches:
-    """The object, from itself, its name, a mapping, JSON, YAML or a file.
-
-    Raises:
-        ValueError: the value cannot be read, `type` is missing or unknown, or a field is not one of its.
-    """
+    """The object, from itself, its name, a mapping, JSON, YAML or a file."""
     if isinstance(value, Batches):
         return value
     mapping = read_config(value, "kind of batches", BATCHES)

@@ -106,17 +106,7 @@ def require_rows(ranking: Ranking, num_buckets: int, cut: Cut) -> None:
 
 
 def uneven_buckets(buckets: Buckets, ranking: Ranking) -> str | None:
-    """What to know of buckets that ties make unlike what was asked for: empty, or cut among them; None: nothing.
-
-    Args:
-        buckets: cut from the order.
-        ranking: the order.
-
-    Example:
-        >>> ranking = rank_scores(np.array([1.0, 2, 2, 2, 2, 2, 2, 2]))
-        >>> uneven_buckets(cut_buckets(ranking, 2), ranking).split(":")[0]
-        'Equal scores are cut by the order of the file'
-    """
+    """What to know of buckets that ties make unlike what was asked for: empty, or cut among them; None: nothing."""
     name, many = f"`{ranking.name or 'the score'}`", len(buckets.ends)
     empty = [str(number) for number, size in enumerate(buckets.sizes, start=1) if size == 0]
     if empty:
@@ -145,16 +135,7 @@ def uneven_buckets(buckets: Buckets, ranking: Ranking) -> str | None:
 
 
 def validate_thresholds(thresholds: Sequence[float] | None, num_buckets: int, cut: Cut) -> None:
-    """Checks that inner thresholds, if any, fit the number of buckets and the cut.
-
-    Args:
-        thresholds: as for `cut_buckets`, or None.
-        num_buckets: how many buckets.
-        cut: by rank or by value.
-
-    Raises:
-        ValueError: they do not.
-    """
+    """Checks that inner thresholds, if any, fit the number of buckets and the cut."""
     if thresholds is None:
         return
     if cut != "value":

@@ -513,11 +513,7 @@ def is_greater_better(name: str, greater_is_better: bool | None) -> bool:
 
 
 def metric_value(metrics: Mapping[str, float], name: str, rule: str) -> float:
-    """One metric, named with or without `eval_`, of what `evaluate()` returned.
-
-    Raises:
-        ValueError: the metric is not there.
-    """
+    """One metric, named with or without `eval_`, of what `evaluate()` returned."""
     full = metric_name(name)
     if full not in metrics:
         raise ValueError(
@@ -529,11 +525,7 @@ def metric_value(metrics: Mapping[str, float], name: str, rule: str) -> float:
 
 
 def metric_array(arrays: Mapping[str, np.ndarray], name: str, rule: str) -> np.ndarray:
-    """One metric that is an array, named with or without `eval_`, float64.
-
-    Raises:
-        ValueError: it is not there.
-    """
+    """One metric that is an array, named with or without `eval_`, float64."""
     full = metric_name(name)
     if full not in arrays:
         raise ValueError(

@@ -73,11 +73,6 @@ class FileOrder:
 
     Args:
         num_rows: rows of the data set.
-
-    Example:
-        >>> order = FileOrder(5)
-        >>> order[1:3], order[np.array([4, 0])], np.asarray(order).dtype
-        (array([1, 2], dtype=int32), array([4, 0]), dtype('int32'))
     """
 
     dtype: np.dtype = np.dtype(np.int32)
@@ -136,18 +131,7 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
 
 
 def rank_dataset(dataset: Any, rule: Any, column: str | None = None) -> Ranking:
-    """The order of a data set for a rule: by its score column, from the end that is easy, with what else it reads.
-
-    Args:
-        dataset: a `datasets.Dataset`; any data with a length for a rule that needs no score.
-        rule: the `Curriculum`, whose `easy`, `unscored` and further columns it follows.
-        column: the score's column; None only for a rule that needs none.
-
-    Raises:
-        TypeError: splits, or an iterable data set.
-        ValueError: the rule needs a score, and no column is named; a column is missing or holds no numbers; nothing
-            says which end is easy; the scores have changed since they were recorded.
-    """
+    """The order of a data set for a rule: by its score column, from the end that is easy, with what else it reads."""
     if isinstance(dataset, (DatasetDict, IterableDataset, IterableDatasetDict)):
         raise TypeError(
             f"Data of the type {type(dataset).__name__} was given. A curriculum orders the rows of one map-style data "
@@ -169,11 +153,7 @@ def rank_dataset(dataset: Any, rule: Any, column: str | None = None) -> Ranking:
 
 
 def easy_ends(dataset: Any, rule: Any) -> dict[str, Easy]:
-    """Which end is easy of each score that a rule reads beside the one it orders by, where it is known.
-
-    Raises:
-        ValueError: the scores have changed since they were recorded.
-    """
+    """Which end is easy of each score that a rule reads beside the one it orders by, where it is known."""
     scores = [name for name, kind in rule.reads_in_all.items() if kind == "score"]
     recorded = read_provenance(dataset) if scores else {}
     return {name: resolve_easy(dataset, name) for name in scores if name in recorded or name in SCORERS}

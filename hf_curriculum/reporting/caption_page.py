@@ -62,20 +62,7 @@ def add_captions_of_systems(
     title: str,
     examples: int = 3,
 ) -> None:
-    """Images of a set, with what each system wrote, its CIDEr-D of the image, and references.
-
-    The examples stand evenly through the rows, so that nobody has chosen them.
-
-    Args:
-        report: the page.
-        found: what `CaptionSuite` found.
-        images: its `images`.
-        rows: of the set.
-        title: of the gallery.
-        examples: images at most.
-
-    Source: Simi-CL, Figure 3.
-    """
+    """Images of a set, with what each system wrote, its CIDEr-D of the image, and references."""
     places = np.linspace(0, len(rows) - 1, min(examples, len(rows))).round().astype(int)
     chosen = [int(rows[place]) for place in places]
     per_image = {system: scores.per_image for system, scores in found.scores.items()}

@@ -93,14 +93,7 @@ class Chosen:
 
 
 def read_draws(folder: str | Path, global_batch_size: int) -> dict[int, np.ndarray]:
-    """The rows that each optimizer step trained on, from the records of all processes; steps in order.
-
-    A step whose record is incomplete, because a process or a machine's files are not there, is left out.
-
-    Args:
-        folder: the run's `output_dir`.
-        global_batch_size: examples of a step.
-    """
+    """The rows that each optimizer step trained on, from the records of all processes; steps in order."""
     found: dict[int, list[int]] = {}
     files = sorted(Path(folder).glob("draws-rank*.jsonl"), key=lambda file: int(file.stem.removeprefix("draws-rank")))
     for file in files:
@@ -141,16 +134,7 @@ def chosen_of(plan: Plan, folder: str | Path) -> Chosen:
 
 
 def recorded_choice(plan: Plan, folder: str | Path, steps: int | None = None) -> Chosen | None:
-    """As `chosen_of`; None where the rule chooses nothing, or there is no complete record.
-
-    Args:
-        plan: of the run, with its decisions.
-        folder: its `output_dir`.
-        steps: the first so many; all that are recorded if None.
-
-    Raises:
-        ValueError: the record is not of this plan.
-    """
+    """As `chosen_of`; None where the rule chooses nothing, or there is no complete record."""
     if plan.candidates == 1:
         return None
     since = plan.log[-1]["step"] if plan.losses is not None and plan.log else 0
@@ -187,12 +171,7 @@ def recorded_choice(plan: Plan, folder: str | Path, steps: int | None = None) ->
 
 
 def save_chosen(plan: Plan, folder: str | Path) -> None:
-    """Writes what a run chose into `chosen.json` of its folder, for its report; nothing where it chooses nothing.
-
-    Args:
-        plan: of the run, with its decisions.
-        folder: its `output_dir`.
-    """
+    """Writes what a run chose into `chosen.json` of its folder, for its report; nothing where it chooses nothing."""
     found = recorded_choice(plan, folder)
     if found is not None:
         (Path(folder) / CHOSEN_FILE).write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
@@ -201,14 +180,7 @@ def save_chosen(plan: Plan, folder: str | Path) -> None:
 def find_chosen(
     folder: str | Path, run: Mapping[str, Any], dataset: Dataset | None = None, losses: np.ndarray | None = None
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """What a run chose, as `asdict` has it, from what is in its folder; and what cannot be told, in a sentence.
-
-    Args:
-        folder: the run's `output_dir`, or one of its checkpoints.
-        run: its `plan` (`Plan.to_dict()`), `decisions` and `steps`.
-        dataset: the training data, for what it chose among.
-        losses: of the rows at the last decision, where losses decide.
-    """
+    """What a run chose, as `asdict` has it, from what is in its folder; and what cannot be told, in a sentence."""
     saved, folder = run["plan"], Path(folder)
     if "candidates" not in saved:
         return None, ""
@@ -238,12 +210,7 @@ def find_chosen(
 
 
 def add_chosen(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:
-    """What was chosen, in words and figures, of each run that has `chosen`; of several runs of a name the first's.
-
-    Args:
-        report: the page.
-        runs: each with its `name`, and, where it chose, `chosen` (`Chosen` as `asdict` has it) or `not_told`.
-    """
+    """What was chosen, in words and figures, of each run that has `chosen`; of several runs of a name the first's."""
     shown: dict[str, Mapping[str, Any]] = {}
     for run in runs:
         if run.get("chosen") or run.get("not_told"):

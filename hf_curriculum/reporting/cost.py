@@ -21,23 +21,7 @@ def cost_at(
     decisions: Sequence[Mapping[str, Any]] = (),
     by_losses: bool = False,
 ) -> dict[str, int]:
-    """The costs of the first `step` optimizer steps: as logged with the last of them, or else by the plan.
-
-    Args:
-        history: the trainer's log.
-        plan: `Plan.to_dict()`.
-        step: steps completed.
-        decisions: `Plan.log`.
-        by_losses: whether each decision took the losses of all rows.
-
-    Returns:
-        `examples`, `examples_scored` and `compute`, in forward passes of an example.
-
-    Example:
-        >>> plan = {"global_batch_size": 4, "num_rows": 9, "stages": [{"first_sample": 0, "draws": 80}]}
-        >>> cost_at([], plan, 10, decisions=[{"step": 5}], by_losses=True)
-        {'examples': 40, 'examples_scored': 9, 'compute': 129}
-    """
+    """The costs of the first `step` optimizer steps: as logged with the last of them, or else by the plan."""
     logged = next((entry for entry in reversed(history) if entry.get("step") == step and "examples" in entry), {})
     each = plan.get("candidates", 1)
     samples = step * plan["global_batch_size"] * each
@@ -51,9 +35,5 @@ def cost_at(
 
 
 def scores_while_training(runs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether some run scored examples beside those that it trained on.
-
-    Args:
-        runs: mappings with `examples_scored`, where it is known.
-    """
+    """Whether some run scored examples beside those that it trained on."""
     return any(run.get("examples_scored") for run in runs)

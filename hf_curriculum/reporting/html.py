@@ -158,12 +158,7 @@ def _data_uri(content: bytes, media_type: str) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number with thousands separators and, below a thousand, `digits` significant ones; powers of ten far from 1.
-
-    Example:
-        >>> number(2891030), number(0.26314), number(0.3), number(-1250.5), number(2.5e28)
-        ('2,891,030', '0.263', '0.3', '-1,250', '2.5e+28')
-    """
+    """A number with thousands separators and, below a thousand, `digits` significant ones; powers of ten far from 1."""
     if not math.isfinite(value):
         return "–"
     if value and not 1e-6 <= abs(value) < 1e15:

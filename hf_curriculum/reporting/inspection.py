@@ -133,20 +133,7 @@ class Inspection:
 
 
 def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, examples: int = 8) -> Inspection:
-    """Looks at the score columns of a data set.
-
-    Args:
-        dataset: with scores.
-        columns: which to look at; None: all whose provenance is recorded.
-        examples: how many of the easiest and of the hardest to name, of different images where rows say which.
-
-    Raises:
-        ValueError: there is no such column, or no score at all; fewer than no examples.
-
-    Example:
-        >>> inspect_scores(scored).scores[0].quantiles  # doctest: +SKIP
-        (0.0, 2.0, 3.0, 4.0, 9.0)
-    """
+    """Looks at the score columns of a data set."""
     if examples < 0:
         raise ValueError(f"examples={examples} was given: how many of each end to name, 0 for none.")
     provenance = read_provenance(dataset)
@@ -203,17 +190,7 @@ def add_distributions(
     *,
     name: str = "score_distributions",
 ) -> None:
-    """Several scores' distributions in one figure, if there are several.
-
-    Args:
-        report: the page.
-        dataset: with the scores.
-        columns: score column -> which end is easy.
-        cuts: score column -> the thresholds of its buckets.
-        name: of the PNG file.
-
-    Source: Simi-CL, Figure 4.
-    """
+    """Several scores' distributions in one figure, if there are several."""
     if len(columns) < 2:
         return
     rows = {
@@ -225,19 +202,7 @@ def add_distributions(
 
 
 def add_image_captions(report: Report, dataset: Dataset, column: str, easy: str, count: int = 3) -> None:
-    """The images whose captions' scores lie furthest apart, each with its captions from easy to hard.
-
-    Nothing is added where rows have no image, id or caption, or no image has captions of different scores.
-
-    Args:
-        report: the page.
-        dataset: with the score.
-        column: the score.
-        easy: which of its ends is easy.
-        count: images at most.
-
-    Source: Simi-CL, Figure 1.
-    """
+    """The images whose captions' scores lie furthest apart, each with its captions from easy to hard."""
     if not {IMAGE, IMAGE_ID, CAPTION} <= set(dataset.column_names):
         return
     scores = score_values(dataset, column).astype(np.float64)
@@ -314,11 +279,7 @@ def _ends(
 
 
 def scored_captions(dataset: Dataset, column: str, rows: Sequence[int]) -> list[tuple[int, str | None]]:
-    """The row and the caption that each of these rows has its score from.
-
-    That is the row itself, but for a score of the image: there it is the caption that reached it, where it can be told
-    by scoring the image's captions again, without a model; and all of the image's captions where not.
-    """
+    """The row and the caption that each of these rows has its score from."""
     rows = [int(row) for row in rows]
     if CAPTION not in dataset.column_names:
         return [(row, None) for row in rows]

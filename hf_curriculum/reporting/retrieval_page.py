@@ -62,15 +62,7 @@ def retrieval_report(
 def add_image_queries(
     report: Report, found: RetrievalEvaluation, images: Dataset, examples: int = 4, shown: int = 3
 ) -> None:
-    """Captions with the images that they found and their own image, from the best rank to the worst.
-
-    Args:
-        report: the page.
-        found: what `RetrievalSuite` found.
-        images: its `images`.
-        examples: captions, evenly through all ranks, so that nobody has chosen them.
-        shown: images that each found.
-    """
+    """Captions with the images that they found and their own image, from the best rank to the worst."""
     ranks = found.ranks[found.name]
     for number, text in enumerate(_evenly(ranks.image, examples)):
         right = int(ranks.image_of_text[text])
@@ -86,15 +78,7 @@ def add_image_queries(
 def add_text_queries(
     report: Report, found: RetrievalEvaluation, images: Dataset, examples: int = 4, shown: int = 3
 ) -> None:
-    """Images with the captions that they found and their own best one, from the best rank to the worst.
-
-    Args:
-        report: the page.
-        found: what `RetrievalSuite` found.
-        images: its `images`.
-        examples: images, evenly through all ranks, so that nobody has chosen them.
-        shown: captions that each found.
-    """
+    """Images with the captions that they found and their own best one, from the best rank to the worst."""
     ranks, items = found.ranks[found.name], []
     asked = np.flatnonzero(ranks.text)
     chosen = asked[_evenly(ranks.text[asked], examples)].tolist()

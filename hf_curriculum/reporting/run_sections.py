@@ -61,11 +61,7 @@ def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
 def add_scores_section(
     report: Report, dataset: Dataset, column: str, plan: Mapping[str, Any], *, name: str | None = None
 ) -> None:
-    """The distribution of a score with the thresholds of `Plan.to_dict()`, and its easiest and hardest examples.
-
-    With other rows than the plan's, such as the held-out ones besides, the thresholds stand at the same shares of
-    them. `name` tells the figures' files from those of another section of the same column.
-    """
+    """The distribution of a score with the thresholds of `Plan.to_dict()`, and its easiest and hardest examples."""
     scores, stem = score_values(dataset, column), name or column
     easy = plan["easy"]
     cuts, shares = _cuts(scores, easy, plan)
@@ -102,12 +98,7 @@ def _any_score(dataset: Dataset, column: str) -> bool:
 
 
 def add_training(report: Report, runs: Sequence[RunFacts], *, loss_unit: str | None = "nats per token") -> None:
-    """Validation curves with what joined the pools, and the scores of the examples drawn, where there are any.
-
-    Each loss, each CIDEr-D and each metric that decisions were taken on has a figure. Where one of several runs has no
-    curriculum, a table says after how many examples each run was as good as that one at its best. `loss_unit` is that
-    of the model's loss: a captioner's if left out; None where it is not known.
-    """
+    """Validation curves with what joined the pools, and the scores of the examples drawn, where there are any."""
     metrics = _shown_metrics(runs)
     for metric in metrics:
         _add_curves(report, runs, metric, metric_label(metric, loss_unit))
@@ -292,10 +283,7 @@ def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
 
 
 def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    """The hardest score that could be drawn by the end of each phase but the last, and the shares of the phases.
-
-    The shares follow from the plan, because buckets by rank divide equal scores.
-    """
+    """The hardest score that could be drawn by the end of each phase but the last, and the shares of the phases."""
     ranked = np.sort(scores[np.isfinite(scores)])
     ranked = ranked if easy == "low" else ranked[::-1]
     if not len(ranked):

@@ -315,10 +315,7 @@ def _everything(writer: _Writer, groups: list[Group]) -> None:
 
 
 def _write_units(writer: _Writer, units: list[Sequence[Group]]) -> None:
-    """A list of units, each one group or a chain of groups in relation to each other.
-
-    After a relation "and" follows a comma: "a ball behind a box, and a cup" says nothing about ball and cup.
-    """
+    """A list of units, each one group or a chain of groups in relation to each other."""
     for position, unit in enumerate(units):
         if position and (len(units) > 2 or writer.relations):
             writer.add(_COMMA)
@@ -359,12 +356,7 @@ _MOST_OBJECTS = 5
 
 
 def scene_lines(seed: int = _SEED) -> Iterator[str]:
-    """The captions of one scene after the other, shortest first, without end; not the images' scenes.
-
-    Example:
-        >>> next(scene_lines())
-        'a red boat'
-    """
+    """The captions of one scene after the other, shortest first, without end; not the images' scenes."""
     index = 0
     while True:
         scene = lay_out(seed, index, _MOST_OBJECTS)
@@ -373,16 +365,7 @@ def scene_lines(seed: int = _SEED) -> Iterator[str]:
 
 
 def write_scene_text(folder: str | Path, lines: int, seed: int = _SEED) -> Path:
-    """Writes `scenes.train`, and `scenes.dev` with a tenth as many lines of other scenes, for `load_text`.
-
-    Args:
-        folder: where to; files of the same content stay as they are.
-        lines: of `scenes.train`.
-        seed: of the scenes.
-
-    Returns:
-        The folder.
-    """
+    """Writes `scenes.train`, and `scenes.dev` with a tenth as many lines of other scenes, for `load_text`."""
     if lines < 1:
         raise ValueError(f"`lines={lines}` was given. A corpus has at least 1 line.")
     folder = Path(folder)

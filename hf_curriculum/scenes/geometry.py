@@ -74,11 +74,7 @@ def edges_of(outlines: Sequence[Outline]) -> np.ndarray:
 
 
 def coverage(edges: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The share of every pixel that closed lines enclose: float64, shape (height, width), in [0, 1].
-
-    Lines that run the same way round make one shape where they overlap; a hole runs the other way round. `edges`,
-    (edges, 2, 2), are in pixels.
-    """
+    """The share of every pixel that closed lines enclose: float64, shape (height, width), in [0, 1]."""
     covered = np.zeros((height, width))
     [(window, cover)] = coverages(edges, (0, len(edges)), height, width)
     covered[window] = cover
@@ -86,12 +82,7 @@ def coverage(edges: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def coverages(edges: np.ndarray, starts: Sequence[int], height: int, width: int) -> list[tuple[Window, np.ndarray]]:
-    """The `coverage` of every shape: the smallest window that holds it, and the shares of the pixels there.
-
-    `starts` is the position of each shape's first edge, and the number of edges. Each pixel row is split into four
-    thin rows, and along each of these the covered length is exact: at a crossing the share of the pixel to its right
-    is added, and a running sum carries it on. The rows of one shape follow those of the one before.
-    """
+    """The `coverage` of every shape: the smallest window that holds it, and the shares of the pixels there."""
     points, firsts = edges[:, 0], np.array(starts[:-1])
     low = np.maximum(np.floor(np.minimum.reduceat(points, firsts)), 0).astype(np.int64)  # (shapes, 2)
     high = np.minimum(np.ceil(np.maximum.reduceat(points, firsts)), (width, height)).astype(np.int64)

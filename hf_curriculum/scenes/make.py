@@ -24,12 +24,7 @@ _OBJECT_WEIGHT, _HIDDEN, _RELATION, _WORD, _CLUTTER = 1.0, 2.0, 0.5, 0.1, 1.0
 
 
 def difficulty(scene: Scene, caption: Caption, *, mismatched: bool) -> float:
-    """The true difficulty of a pair; larger is harder.
-
-    The sum of 1 for every object that the caption mentions; 2 x the share of that object that is hidden in the image,
-    which is all of it in a mismatched pair; 0.5 for every relation stated; 0.1 for every word (commas not counted);
-    and up to 1 for the clutter of the background, in proportion to its marks (24 at most).
-    """
+    """The true difficulty of a pair; larger is harder."""
     hidden = (1.0 if mismatched else 1.0 - scene.visible[index] for index in caption.mentions)
     words = sum(token.tag != "," for token in caption.tokens)
     return (
@@ -182,10 +177,7 @@ def _check(
 
 
 def _split_images(num_images: int, shares: dict[str, float]) -> dict[str, list[int]]:
-    """Images of every split: each in turn goes to the split with the largest deficit.
-
-    Exact up to one image however many there are, and no image moves when more are made.
-    """
+    """Images of every split: each in turn goes to the split with the largest deficit."""
     members: dict[str, list[int]] = {name: [] for name, share in shares.items() if share > 0}
     for index in range(num_images):
         deficit = {name: round(shares[name] * (index + 1), 6) - len(images) for name, images in members.items()}
@@ -247,12 +239,7 @@ class Pair(NamedTuple):
 def swap_captions(
     pairs: Sequence[Pair], scenes: Sequence[Scene], share: float, *, seed: int, split: str
 ) -> dict[int, Caption]:
-    """Position in `pairs` -> caption of another image, for a share of the pairs of a split.
-
-    A caption counts as mismatched only if it names an object whose noun does not occur in the image. Where possible it
-    has the same position among its image's captions as the one it replaces, so that lengths stay as they are. A larger
-    share swaps the same pairs and more.
-    """
+    """Position in `pairs` -> caption of another image, for a share of the pairs of a split."""
     wanted = math.floor(share * len(pairs) + 0.5)
     swapped: dict[int, Caption] = {}
     if not wanted:

@@ -126,12 +126,7 @@ class Component:
 
     def source_digest(self) -> str | None:
         """A digest of the source of your own classes and functions that score; None for the library's, which has a
-        version.
-
-        It covers the whole modules in which the class, its bases and the functions among its attributes are defined,
-        and what those modules import from their own folder; where there is no source, the bytecode. What is defined in
-        a notebook or a script is pickled as it is, and needs none.
-        """
+        version."""
         parts = [value for value in vars(self).values() if callable(value) and not isinstance(value, Component)]
         found = [self._class_source, _source_of(*parts)]
         found += [value.source_digest() for value in vars(self).values() if isinstance(value, Component)]
@@ -142,11 +137,7 @@ class Component:
         raise NotImplementedError(f"{type(self).__name__} has no model to load: it does not define `load`.")
 
     def device(self, rank: int | None = None) -> torch.device:
-        """The device of this worker: of P processes on a machine, the p-th has the GPUs p, p + P, p + 2P, ...
-
-        P is `LOCAL_WORLD_SIZE` and p is `LOCAL_RANK`; the GPUs are those of the workers 0, 1, 2, ... of `map`. Forked
-        workers cannot use CUDA once the parent has: call `multiprocess.set_start_method("spawn")` before `num_proc`.
-        """
+        """The device of this worker: of P processes on a machine, the p-th has the GPUs p, p + P, p + 2P, ..."""
         import torch
 
         if torch.cuda.is_available():

@@ -269,10 +269,7 @@ def check_neighbours(size: int, count: int, include_self: bool) -> None:
 
 
 def image_vectors(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, np.ndarray]:
-    """The image of each row, int64 (rows,), -1 without an embedding, and the unit embeddings, float32 (images, d).
-
-    An image has the embedding of its first row that has one. The number of images without any is logged.
-    """
+    """The image of each row, int64 (rows,), -1 without an embedding, and the unit embeddings, float32 (images, d)."""
     from datasets import Dataset
 
     if not isinstance(dataset, Dataset):

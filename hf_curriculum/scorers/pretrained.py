@@ -57,11 +57,7 @@ def one_thread_in_workers() -> None:
 
 
 def folder_digest(name: str) -> str | None:
-    """Digest of a model folder's files, used as its revision; None for a repository of the Hub.
-
-    A model that was trained further in the same folder has other scores under the same name: the digest distinguishes
-    them in the cache and in the provenance.
-    """
+    """Digest of a model folder's files, used as its revision; None for a repository of the Hub."""
     folder = Path(name)
     if not folder.is_dir():
         return None

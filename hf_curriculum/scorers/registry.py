@@ -19,27 +19,7 @@ _PLACE = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
 
 
 def import_named(given: str, table: MutableMapping[str, Any], base: type) -> None:
-    """Makes `module:Class` a name of `table`, where `given` is one, or a mapping whose `type` is one.
-
-    The module is found where Python finds modules, and in the working directory. Only what a person types comes here:
-    a name in a file that was downloaded imports nothing.
-
-    Args:
-        given: as on a command line: a name, JSON, YAML or a file.
-        table: `SCORERS` or `CURRICULA`.
-        base: what the class inherits from.
-
-    Raises:
-        ValueError: there is no such module or class, its import fails, it is no subclass of `base`, or its `type` is
-            another class's.
-
-    Example:
-        >>> from hf_curriculum import SCORERS
-        >>> import_named("hf_curriculum.scorers.text.length:CaptionLength", SCORERS, Scorer)
-        >>> scorer_from("hf_curriculum.scorers.text.length:CaptionLength").outputs
-        {'caption_length': 'low'}
-        >>> del SCORERS["hf_curriculum.scorers.text.length:CaptionLength"]
-    """
+    """Makes `module:Class` a name of `table`, where `given` is one, or a mapping whose `type` is one."""
     name: Any = given.strip()
     if not _PLACE.fullmatch(name):
         try:

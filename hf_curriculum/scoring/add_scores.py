@@ -465,13 +465,7 @@ def _cache_folder(dataset: Dataset, cache_dir: str | Path | None) -> Path:
 
 
 def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarray | None]:
-    """What a scorer is mapped over: its columns, each row of the table once and in its order, groups side by side.
-
-    A table is read several times faster in its own order than in that of a shuffled data set.
-
-    Shapes:
-        returns the data set, and int64 (rows,): where in it each row of `dataset` is (None: at the same position).
-    """
+    """What a scorer is mapped over: its columns, each row of the table once and in its order, groups side by side."""
     columns, group = list(dict.fromkeys(scorer.columns)), scorer.group_by
     if group is not None and group in dataset.column_names and group not in columns:
         columns.append(group)

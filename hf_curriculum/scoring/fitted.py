@@ -17,36 +17,13 @@ FITTED = "fitted.json"
 
 
 def write_fitted(folder: Path, attributes: Mapping[str, Any]) -> None:
-    """Writes fitted attributes as JSON, arrays in base64: reading them runs no code, whoever wrote the file.
-
-    Args:
-        folder: where `FITTED` is written.
-        attributes: name → numbers, texts, NumPy arrays, and lists, tuples, sets and dictionaries of such.
-
-    Raises:
-        TypeError: a value is none of these.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> write_fitted(folder, {"counts_": {"dog": 2}, "range_": (0.5, np.float32([1, 2]))})
-        >>> read_fitted(folder, ("counts_", "range_"))
-        {'counts_': {'dog': 2}, 'range_': (0.5, array([1., 2.], dtype=float32))}
-    """
+    """Writes fitted attributes as JSON, arrays in base64: reading them runs no code, whoever wrote the file."""
     content = {name: _to_json(value, name) for name, value in attributes.items()}
     write_atomically(folder / FITTED, json.dumps({"format": 1, "attributes": content}))
 
 
 def read_fitted(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The attributes that `write_fitted` wrote.
-
-    Args:
-        folder: with the file.
-        names: the attributes that are expected: a file cannot set others.
-
-    Raises:
-        ValueError: the file is damaged, of another version, or holds other attributes.
-    """
+    """The attributes that `write_fitted` wrote."""
     file = folder / FITTED
     try:
         content = parse_json(file.read_text(encoding="utf-8"))

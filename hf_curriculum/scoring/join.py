@@ -193,11 +193,7 @@ def _join(
     overwrite: bool,
     side_file: Literal["complete", "partial"] | None = None,
 ) -> dict[str, Dataset]:
-    """The splits with the score columns of a table, matched by key.
-
-    In a side file a missing key value is a value like others, and keys have the data's own types. Rows without a match
-    are an error in a complete one, and get NaN otherwise; that no row at all matches is an error for other sources.
-    """
+    """The splits with the score columns of a table, matched by key."""
     reader = f"The scores in {source} are found by it."
     theirs = _read_keys(table, keys, reader)
     ours = {name: _read_keys(part, keys, reader) for name, part in splits.items()}
@@ -243,21 +239,7 @@ def _read_keys(dataset: Dataset, keys: list[str], reader: str) -> list[pa.Array]
 def match_keys(
     ours: list[pa.Array], theirs: list[pa.Array], keys: list[str], source: str, missing_matches: bool = False
 ) -> np.ndarray:
-    """For every row of the data the row of the source with the same key.
-
-    Args:
-        ours: the key's columns in the data, each (rows,).
-        theirs: the same columns of the source, each (source rows,).
-        keys: their names, for errors.
-        source: its name, for errors.
-        missing_matches: a missing value matches a missing value; otherwise it matches nothing.
-
-    Shapes:
-        returns int64 (rows,), -1 where the source has no such key.
-
-    Raises:
-        ValueError: a key stands twice in the source, or cannot be read as the type that it has in the data.
-    """
+    """For every row of the data the row of the source with the same key."""
     try:
         theirs = [other.cast(mine.type) for mine, other in zip(ours, theirs, strict=True)]
     except pa.ArrowInvalid as error:

@@ -299,11 +299,6 @@ class Partitions:
 
     The positions of a step are in `per_step` partitions (lowered to a divisor of the batch size), as for several
     processes, and `per_worker` successive steps in different ones, as for several workers.
-
-    Example:
-        >>> number, offset = Partitions(4, per_step=2, per_worker=2).divide(np.arange(10))
-        >>> number.tolist()
-        [0, 0, 1, 1, 2, 2, 3, 3, 0, 0]
     """
 
     global_batch_size: int

@@ -138,11 +138,6 @@ class WorkerSamples:
 
     A step's examples are divided as `accelerate` divides batches: the processes in turn take `batch_size` of them, as
     often as batches are accumulated. A `DataLoader` asks its workers in turn for a batch.
-
-    Example:
-        >>> part = WorkerSamples(4, 2, rank=1, world_size=2, worker=0, workers=1)
-        >>> [samples.tolist() for samples in part.samples(0, num_steps=2)]
-        [[2, 3, 6, 7]]
     """
 
     global_batch_size: int

@@ -48,24 +48,7 @@ class Arm:
 
 
 def read_arms(rows: Mapping[str, Any], read_field: Callable[[str, Any], Any]) -> dict[str, Arm]:
-    """The arms of a grid file, all of them checked.
-
-    Args:
-        rows: name → the arm's fields, with `control` (a name), `needs` (a name or several) and `paper` (a mapping)
-            among them; or None for an arm that changes no field.
-        read_field: field and value as they are written → value; raises `ValueError` where there is no such field.
-
-    Raises:
-        ValueError: there is no arm, a row is not a mapping, a field is unknown or its value cannot be read, an arm
-            that is named does not exist or is not needed, arms need each other in a circle, or `paper` holds no
-            figures.
-
-    Example:
-        >>> rows = {"none": None, "ours": {"needs": "none", "init": "{none}/model"}}
-        >>> arms = read_arms(rows, lambda name, value: value)
-        >>> arms["ours"].needs, arms["ours"].fields
-        (('none',), {'init': '{none}/model'})
-    """
+    """The arms of a grid file, all of them checked."""
     if not rows:
         raise ValueError(
             "The grid has no arms, so there is nothing to run. Give it a row per arm: `name: {field: value}`."
@@ -117,20 +100,7 @@ def _read_paper(name: str, given: Any) -> dict[str, float | str]:
 
 
 def select_arms(arms: Mapping[str, Arm], names: Sequence[str] | None) -> dict[str, Arm]:
-    """Some rows of a grid file, with those that they need; a control that is left out is none.
-
-    Args:
-        arms: of a grid file.
-        names: of the rows; all of them if None.
-
-    Raises:
-        ValueError: there is no such row.
-
-    Example:
-        >>> arms = read_arms({"a": None, "b": {"needs": "a"}, "c": {"control": "b"}}, lambda name, value: value)
-        >>> list(select_arms(arms, ["b"])), select_arms(arms, ["c"])
-        (['a', 'b'], {'c': Arm(fields={}, control=None, needs=(), paper={})})
-    """
+    """Some rows of a grid file, with those that they need; a control that is left out is none."""
     if names is None:
         return dict(arms)
     if unknown := [name for name in names if name not in arms]:
@@ -163,19 +133,7 @@ def _texts(value: Any) -> list[str]:
 def cross_arms(
     arms: Mapping[str, Arm], settings: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, tuple[str, ...]]]:
-    """Settings of every arm at every point of a grid; controls and needed arms are those at the same point.
-
-    Args:
-        arms: of a grid file.
-        settings: every setting of a run.
-        grid: field → values; all combinations are made.
-
-    Returns:
-        arm → its settings; arm → its control, which is the first one where no arm names any; arm → what it needs.
-
-    Raises:
-        ValueError: the grid gives values to a field that an arm sets itself.
-    """
+    """Settings of every arm at every point of a grid; controls and needed arms are those at the same point."""
     made: dict[str, dict[str, Any]] = {}
     controls, needs = {}, {}
     first, *others = arms
@@ -201,11 +159,7 @@ def cross_arms(
 def study_arms(
     options: argparse.Namespace,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, tuple[str, ...]]]:
-    """The runs' settings by name, the control of each, and what each needs; as `grid_arms` and grid files make them.
-
-    Raises:
-        ValueError: a control is to be made beside a run that is its own control, or beside arms of a file.
-    """
+    """The runs' settings by name, the control of each, and what each needs; as `grid_arms` and grid files make them."""
     settings = {**dict.fromkeys(options.grid), **options.settings}
     if options.arms:
         if options.compare or options.control:
@@ -234,17 +188,7 @@ def has_curriculum(settings: Mapping[str, Any]) -> bool:
 
 
 def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[..., tuple[Any, ...]]) -> None:
-    """Says what each arm that is still to be trained draws.
-
-    Args:
-        study: not begun yet.
-        data: called with the arguments of a run; returns its training rows, or data sets by name, one of them `train`
-            where it is known before the runs.
-        arguments: a run's settings → its arguments, the training arguments last.
-
-    Raises:
-        ValueError: the budget of an arm is too small for its curriculum.
-    """
+    """Says what each arm that is still to be trained draws."""
     waiting = {item.arm: item for item in reversed(study.runs) if item.status not in ("finished", "diverged")}
     for item in study.runs:
         if waiting.get(item.arm) is item:  # the first seed of an arm
@@ -259,15 +203,7 @@ def log_budgets(study: Study, data: Callable[..., Any], arguments: Callable[...,
 
 
 def budget_of(args: CurriculumTrainingArguments, train: Dataset) -> str:
-    """What a run trains on, before anything is scored: `at most 12,000 examples, 10 × the data, 1,200 steps of 10`.
-
-    Args:
-        args: of the run.
-        train: the rows it is trained on, scored or not. A budget that depends on scores is not known yet.
-
-    Raises:
-        ValueError: the budget is too small for the curriculum, whatever the scores are.
-    """
+    """What a run trains on, before anything is scored: `at most 12,000 examples, 10 × the data, 1,200 steps of 10`."""
     rule = IID() if args.curriculum is None else curriculum_from(args.curriculum)
     size = args.global_batch_size or args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     epochs = None if args.num_train_epochs == -1 else args.num_train_epochs

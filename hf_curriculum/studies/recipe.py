@@ -122,11 +122,7 @@ class FlagParser(HfArgumentParser):
             action.required, action.default = False, argparse.SUPPRESS
 
     def read_value(self, name: str, text: Any) -> Any:
-        """A field's value from text, as the command line has it; what is no text stays.
-
-        Raises:
-            ValueError: the field does not take it.
-        """
+        """A field's value from text, as the command line has it; what is no text stays."""
         action = self._by_name[name]
         try:
             if text is False and "no" in (action.choices or ()):
@@ -145,11 +141,7 @@ class FlagParser(HfArgumentParser):
     def parse_given(
         self, argv: Sequence[str] | None = None, values: Mapping[str, Any] | None = None
     ) -> argparse.Namespace:
-        """What the command line gives, over `values`.
-
-        Raises:
-            SystemExit: a flag is unknown, or a value cannot be read; argparse has said why.
-        """
+        """What the command line gives, over `values`."""
         namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**(values or {})))
         if unknown:
             hints = [hint for word in unknown if word.startswith("--") and (hint := self.nearest(word))]
@@ -400,15 +392,7 @@ def resume_point(args: TrainingArguments) -> str | bool:
 
 
 def run_command(main: Callable[[], None], parser: FlagParser) -> None:
-    """Runs a recipe's `main` as a command: what it was asked wrongly is said in a line, and Ctrl-C how to go on.
-
-    Raises:
-        SystemExit: 2 where the command line or the data cannot work, 130 on Ctrl-C, and what `main` ends with.
-
-    Example:
-        >>> if __name__ == "__main__":
-        ...     run_command(main, PARSER)  # doctest: +SKIP
-    """
+    """Runs a recipe's `main` as a command: what it was asked wrongly is said in a line, and Ctrl-C how to go on."""
     speaks = os.environ.get("RANK", "0") == "0"  # one of several processes
     try:
         main()
@@ -468,9 +452,6 @@ class RunLines(TrainerCallback):
 
     Args:
         trainer: with a plan, a `CurriculumTrainer`.
-
-    Example:
-        >>> RunLines.follow(trainer)  # doctest: +SKIP
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -531,11 +512,7 @@ class RunLines(TrainerCallback):
 
 
 def finish(study: Study) -> None:
-    """Ends a recipe: no process is left, and a crash, which `study.run()` has told, is an exit status.
-
-    Raises:
-        SystemExit: a run crashed.
-    """
+    """Ends a recipe: no process is left, and a crash, which `study.run()` has told, is an exit status."""
     close_process_group()
     if crashed := sum(item.status == "crashed" for item in study.runs):
         raise SystemExit(f"{crashed} of {len(study.runs)} runs crashed: see above.")

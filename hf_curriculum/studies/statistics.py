@@ -51,23 +51,7 @@ class PairedTest:
 def mean_interval(
     values: Sequence[float], *, confidence: float = 0.95, kind: IntervalKind = "t", seed: int = 0
 ) -> Interval:
-    """The mean over seeds and its interval.
-
-    Args:
-        values: one per seed, finite.
-        confidence: of the interval.
-        kind: `"t"`, mean ± t · sd / √n with n − 1 degrees of freedom; `"bootstrap"`, percentiles of the means of
-            resamples, which is too narrow for a handful of seeds.
-        seed: of the bootstrap.
-
-    Raises:
-        ValueError: `confidence` or `kind` is not possible, or a value is not finite.
-
-    Example:
-        >>> interval = mean_interval([1.0, 2.0, 3.0])
-        >>> round(interval.lower, 3), interval.value, round(interval.upper, 3)
-        (-0.484, 2.0, 4.484)
-    """
+    """The mean over seeds and its interval."""
     array = _checked(values, confidence)
     if kind not in ("t", "bootstrap"):
         raise ValueError(f"kind={kind!r} is not an interval over seeds; it is 't' or 'bootstrap'.")
@@ -93,22 +77,7 @@ def bootstrap_interval(
     resamples: int = _RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """A statistic and the percentiles of its resamples.
-
-    Args:
-        values: shape (n,); +inf stands for a censored value, and then the statistic should be a median.
-        statistic: takes `axis=`, as `numpy.mean` and `numpy.median` do.
-        confidence: of the interval.
-        resamples: how many.
-        seed: of the resampling.
-
-    Raises:
-        ValueError: `confidence` is not between 0 and 1, or a value is NaN.
-
-    Example:
-        >>> bootstrap_interval([2.0, 2.0, 2.0], np.median)
-        Interval(value=2.0, lower=2.0, upper=2.0, n=3)
-    """
+    """A statistic and the percentiles of its resamples."""
     array = _checked(values, confidence, censored=True)
     if not len(array):
         return Interval(math.nan, math.nan, math.nan, 0)
@@ -128,25 +97,7 @@ def paired_test(
     kind: IntervalKind = "t",
     seed: int = 0,
 ) -> PairedTest:
-    """Tests whether an arm differs from its control, both trained with the same seeds.
-
-    Args:
-        values: the arm's, one per seed.
-        control: the control's, seeds in the same order.
-        confidence: of the difference's interval.
-        kind: of the difference's interval, see `mean_interval`.
-        seed: of the bootstrap, and of the flips beyond 16 pairs.
-
-    Raises:
-        ValueError: not one control per value, or see `mean_interval`.
-
-    Source: Fisher 1935, *The Design of Experiments*, §21, for the sign-flip test.
-
-    Example:
-        >>> test = paired_test([1.0, 2.0, 4.0], [2.0, 3.5, 6.0])
-        >>> round(test.difference.value, 2), round(test.p_t, 4), test.p_sign_flip
-        (-1.5, 0.0351, 0.25)
-    """
+    """Tests whether an arm differs from its control, both trained with the same seeds."""
     if len(values) != len(control):
         raise ValueError(
             f"There are {len(values)} values and {len(control)} of the control. A paired test compares two "
@@ -158,12 +109,7 @@ def paired_test(
 
 
 def sign_flip_p(differences: Sequence[float], *, seed: int = 0) -> float:
-    """Two-sided p value of the sign-flip permutation test: how many flips give a sum at least as far from 0.
-
-    All 2^n flips for up to 16 differences; beyond that 65,536 random ones, the observed one among them.
-
-    Source: Fisher 1935, *The Design of Experiments*, §21.
-    """
+    """Two-sided p value of the sign-flip permutation test: how many flips give a sum at least as far from 0."""
     array = np.asarray(differences, dtype=np.float64)
     n = len(array)
     if n == 0:

@@ -409,15 +409,7 @@ def grid_arms(
 
 
 def run_order(arms: Iterable[str], needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The arms with what each needs before it, otherwise as they are given.
-
-    Raises:
-        ValueError: an arm, or what it needs, is not there; or arms need each other in a circle.
-
-    Example:
-        >>> run_order(["ours", "control", "vanilla"], {"ours": ["vanilla"]})
-        ['vanilla', 'ours', 'control']
-    """
+    """The arms with what each needs before it, otherwise as they are given."""
     arms, order = list(arms), []
     if unknown := [name for arm, others in needs.items() for name in (arm, *others) if name not in arms]:
         raise ValueError(f"The arm {unknown[0]!r} is to be trained before another, and is none of the arms {arms}.")
@@ -437,12 +429,7 @@ def run_order(arms: Iterable[str], needs: Mapping[str, Sequence[str]]) -> list[s
 
 
 def replace_names(value: Any, named: Mapping[str, str]) -> Any:
-    """A setting with every `{NAME}` in its texts replaced.
-
-    Example:
-        >>> replace_names({"model": "{vanilla}/model", "size": 3}, {"vanilla": "out/vanilla-seed0"})
-        {'model': 'out/vanilla-seed0/model', 'size': 3}
-    """
+    """A setting with every `{NAME}` in its texts replaced."""
     if not named:
         return value
     if isinstance(value, Mapping):
@@ -461,12 +448,7 @@ def name_point(point: Settings) -> str:
 
 
 def short(value: Any) -> str:
-    """A setting in few characters: `phases(num_phases=4, cut=value)` for the curriculum.
-
-    Example:
-        >>> short({"type": "growing", "initial": 0.1}), short(None), short(1e-5)
-        ('growing(initial=0.1)', 'none', '1e-05')
-    """
+    """A setting in few characters: `phases(num_phases=4, cut=value)` for the curriculum."""
     if isinstance(value, Mapping):
         rest = ", ".join(f"{name}={short(item)}" for name, item in value.items() if name != "type")
         if "type" not in value:
@@ -478,15 +460,7 @@ def short(value: Any) -> str:
 
 
 def settings_key(settings: Settings, seed: int) -> str:
-    """What tells one run from another: a digest of all its settings and its seed, 12 hexadecimal digits.
-
-    Raises:
-        TypeError: a setting is nothing that JSON can hold.
-
-    Example:
-        >>> settings_key({"a": 1, "b": 2}, 0) == settings_key({"b": 2, "a": 1}, 0) != settings_key({"a": 1, "b": 2}, 1)
-        True
-    """
+    """What tells one run from another: a digest of all its settings and its seed, 12 hexadecimal digits."""
     try:
         text = json.dumps({"settings": plain(settings), "seed": seed}, sort_keys=True)
     except TypeError as error:

@@ -162,15 +162,7 @@ class StudyTable:
         return {"confidence": self.confidence, "interval": self.kind, "summary": summary, "runs": runs}
 
     def figure(self, metric: str, **options: Any) -> Figure:
-        """A metric of every arm: seeds as dots, mean and interval.
-
-        Args:
-            metric: which.
-            **options: of `interval_rows`, such as `theme` and `label`.
-
-        Raises:
-            ValueError: no run has a number of this metric.
-        """
+        """A metric of every arm: seeds as dots, mean and interval."""
         rows = [row for row in self.rows if row.metric == metric]
         drawn = [IntervalRow(row.arm, list(row.values.values()), *_ends(row.mean), note=row.note) for row in rows]
         controls = {row.control for row in rows if row.control}
@@ -180,14 +172,7 @@ class StudyTable:
         )
 
     def write(self, folder: str | Path) -> dict[str, Path]:
-        """Writes `study.md`, `study.csv`, `study.json`, and `study_METRIC.png`, light and `_dark`, for each metric.
-
-        Args:
-            folder: made if it is not there.
-
-        Returns:
-            kind -> file; a metric that no run has gets no figure.
-        """
+        """Writes `study.md`, `study.csv`, `study.json`, and `study_METRIC.png`, light and `_dark`, for each metric."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         texts = {
@@ -326,12 +311,7 @@ def _scaled(interval: Interval, scale: float) -> Interval:
 
 
 def interval_text(interval: Interval, *, signed: bool = False) -> str:
-    """A value with its interval: `1.234 [1.201, 1.267]`; a dash where there is none.
-
-    Example:
-        >>> interval_text(Interval(0.5, 0.25, 0.75, 3), signed=True)
-        '+0.5 [+0.25, +0.75]'
-    """
+    """A value with its interval: `1.234 [1.201, 1.267]`; a dash where there is none."""
 
     def text(value: float) -> str:
         return ("+" if signed and value > 0 else "") + number(value, digits=4)

@@ -194,18 +194,7 @@ def write_curriculum(
     trained_on: Mapping[str, Any] | None = None,
     training_losses: np.ndarray | None = None,
 ) -> None:
-    """Writes `curriculum.json` atomically, and arrays into files beside it.
-
-    Args:
-        folder: of the checkpoint, or of the model.
-        plan: with its decisions; the losses and arrays of the last one go into files of their own.
-        seconds: of training so far.
-        data: what is trained on, for a checkpoint; the digests of its blocks of rows go into a file of their own.
-        step: the optimizer steps completed, for a checkpoint.
-        trained_on: of a model that is saved, see `fingerprint.read_trained_on`.
-        training_losses: the rows' losses when they were last trained on, as `TrainingLosses` packs them, int64, shape
-            (num_rows,), for a rule that goes by them.
-    """
+    """Writes `curriculum.json` atomically, and arrays into files beside it."""
     target = Path(folder) / CURRICULUM_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {LOSSES_FILE: plan.losses, ROWS_FILE: data and data.rows.stacked_blocks()}
@@ -522,9 +511,6 @@ def only_run_in(folder: str | Path, rank: int) -> Iterator[None]:
 
     The main process holds `_run.lock`, which its workers do not inherit: they outlive a killed run by seconds. Pushes
     leave out names with `_`.
-
-    Raises:
-        RuntimeError: another process trains into the folder.
     """
     with lock_file(Path(folder) / "_run.lock") if rank == 0 else nullcontext("") as holder:
         found = [holder]

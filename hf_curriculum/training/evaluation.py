@@ -128,13 +128,7 @@ class EvaluatingTrainer(PublishingTrainer):
         return scores[0]
 
     def validate_generation(self) -> None:
-        """Checks, before anything is trained, that text can be generated and scored as the arguments say.
-
-        Raises:
-            ImportError: what computes the metrics is not installed.
-            ValueError: `generation_sets` names a set that is not there; text is generated for none; or it is to be
-                scored batch by batch, without a tokenizer, or for images without references.
-        """
+        """Checks, before anything is trained, that text can be generated and scored as the arguments say."""
         args, sets = self.args, named_sets(self.eval_dataset)
         chosen = args.generation_sets
         if not args.predict_with_generate or self.eval_dataset is None:
@@ -221,13 +215,7 @@ def images_repeat(data: Any) -> bool:
 
 
 def references_of(data: Any, sets: Mapping[str, Any], caption_column: str) -> list[list[str]] | None:
-    """All captions of each row's image; None where the data has no images' ids or no captions.
-
-    Args:
-        data: the set that text is generated for.
-        sets: all evaluation sets, which may have more captions of its images.
-        caption_column: of one caption per row.
-    """
+    """All captions of each row's image; None where the data has no images' ids or no captions."""
     columns = getattr(data, "column_names", None) or ()
     lists = next((name for name in _REFERENCES if name in columns), None)
     if lists is not None:

@@ -54,22 +54,7 @@ _IGNORED = -100
 
 
 def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The cross-entropy of each example: of its class, the mean over its classes or tokens, or the model's own.
-
-    Args:
-        model: takes `inputs` and returns `losses` (B,), one of each example, as detectors of this library do; or
-            `logits`: (B, C) with `labels` (B,) of class numbers or (B, C) of 0 and 1 as floats, or (B, T, V) with
-            `labels` (B, S), where the last S of T positions are the text's and position t predicts token t + 1. T may
-            be S − 1, where the model leaves out the last position. In encoder–decoders, masked language models and
-            token classifiers position t predicts token t.
-        inputs: one batch, with `labels`; −100 marks tokens that do not count.
-
-    Returns:
-        float32, shape (B,); NaN where no token counts, or there is nothing to learn from.
-
-    Raises:
-        ValueError: there are no labels, or the logits have another shape.
-    """
+    """The cross-entropy of each example: of its class, the mean over its classes or tokens, or the model's own."""
     labels = inputs.get("labels")
     if labels is None:
         raise ValueError(
@@ -81,16 +66,7 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
 
 
 def loss_sums(model: nn.Module, outputs: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of each example's losses, float32, shape (B,), and how many they are, shape (B,): tokens, or 1.
-
-    Args:
-        model: whose outputs they are; see `example_losses`.
-        outputs: of one batch.
-        labels: of the batch.
-
-    Raises:
-        ValueError: the logits have another shape.
-    """
+    """The sum of each example's losses, float32, shape (B,), and how many they are, shape (B,): tokens, or 1."""
     if isinstance(outputs, Mapping) and "losses" in outputs:
         return _each(outputs["losses"].float())
     # In a tuple, the loss, which is a scalar, may stand before them.
@@ -133,11 +109,7 @@ def base_model(model: nn.Module) -> nn.Module:
 
 
 def try_first_batch(trainer: Any) -> None:
-    """Collates the next step's first batch; its losses are taken too where they decide, and its choice is made.
-
-    Raises:
-        ValueError: the model does not take the batch, or it has no loss per example.
-    """
+    """Collates the next step's first batch; its losses are taken too where they decide, and its choice is made."""
     plan, step = trainer.plan, trainer.state.global_step
     if isinstance(trainer.train_dataset, BucketedStream):
         return

@@ -106,12 +106,7 @@ class PublishingTrainer(Trainer):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """`Trainer.push_to_hub` with the curriculum, its decisions and a card; `kwargs` go to `create_model_card`.
-
-        Raises:
-            HubError: the Hub refused, failed or could not be reached; its message says what to do.
-            ValueError: the token cannot be one.
-        """
+        """`Trainer.push_to_hub` with the curriculum, its decisions and a card; `kwargs` go to `create_model_card`."""
         check_token(token or self.args.hub_token)
         self._save_curriculum()
         with explained("Pushing the model to the Hub", self._kept, token or self.args.hub_token):
@@ -138,27 +133,6 @@ class PublishingTrainer(Trainer):
         """Writes `README.md`, its figures, `training_facts.json` and `.eval_results/*.yaml` into `output_dir`.
 
         What is written in the card outside of our section stays.
-
-        Args:
-            language: of the captions.
-            license: the Hub's short name of the model's licence.
-            tags: further tags.
-            model_name: its name; that of the repository by default.
-            finetuned_from: the model it began from.
-            tasks: not used: the Hub reads the task from the model's class.
-            dataset_tags: repositories of the data.
-            dataset: name of the data, in place of `dataset_tags`.
-            dataset_args: not used: the card shows the scores and the plan instead.
-            dataset_name: as `dataset`, called as TRL calls it.
-            paper: a key of `hf_curriculum.hub.papers.PAPERS`; by default the one that has this rule with this score.
-            results: further measurements: `metric`, `value`, and where known `reference` (the paper's) and `source`;
-                on a benchmark of the Hub `dataset` and `task`, see `hf_curriculum.hub.model_card.eval_results`.
-            description: of the data in a few words, where its name says nothing.
-            before: stages of training before this one, each with its `stage`, `examples`, `steps` and `seconds`.
-
-        Raises:
-            ValueError: an unknown paper, a card that cannot be read, a result whose benchmark is named in part, or an
-                argument that is not used was given.
         """
         if tasks is not None or dataset_args is not None:
             raise ValueError(
@@ -541,18 +515,7 @@ def training_report(
     dataset: Dataset | None = None,
     title: str = "A training run",
 ) -> Report:
-    """A page about a run: its plan and decisions, its validation curves and its controls', what was drawn.
-
-    Args:
-        folder: the run's `output_dir`, or one checkpoint.
-        controls: name → folder of runs to compare it with.
-        dataset: the training data, for the distribution of its scores, examples at both ends, and what was chosen
-            among which candidates, of a rule that chooses.
-        title: of the page.
-
-    Raises:
-        ValueError: a folder holds no run, or a control has the name of the run's folder.
-    """
+    """A page about a run: its plan and decisions, its validation curves and its controls', what was drawn."""
     run = read_run(folder)
     if run["name"] in (controls or {}):
         raise ValueError(

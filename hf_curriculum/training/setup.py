@@ -250,13 +250,7 @@ def _evaluates_itself(trainer: Any) -> bool:
 
 
 def validate_selection(plan: Plan, args: Any, batch_size: int) -> None:
-    """What is chosen while training is chosen from batches that can be cut, with whole images as candidates.
-
-    Args:
-        plan: of the run.
-        args: its arguments.
-        batch_size: examples that a device trains on in a forward pass.
-    """
+    """What is chosen while training is chosen from batches that can be cut, with whole images as candidates."""
     if plan.candidates == 1:
         return
     name, unit = type(plan.curriculum).__name__, plan.layout.unit
@@ -283,10 +277,6 @@ def reference_compute(plan: Plan, data: Any) -> int:
 
     Its training, where its folder said how many examples that took, and one pass over the data that it scored. Warns
     of a reference that was trained on the rows that it scored.
-
-    Args:
-        plan: of the run.
-        data: the training data.
     """
     column = None if plan.candidates == 1 else plan.selection.reference
     made = read_provenance(data).get(column) if column is not None and isinstance(data, Dataset) else None

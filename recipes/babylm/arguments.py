@@ -121,11 +121,7 @@ def check_arguments(
     args: BabyLMArguments,
     training_args: CurriculumTrainingArguments,
 ) -> None:
-    """Refuses what would spoil a run's end.
-
-    Raises:
-        ValueError: nothing is evaluated on the way, or a text loss is to be taken without text.
-    """
+    """Refuses what would spoil a run's end."""
     if training_args.eval_strategy not in ("epoch", "steps"):
         raise ValueError(
             f"eval_strategy={str(training_args.eval_strategy.value)!r} was given. Without evaluation on the way the "

@@ -66,11 +66,7 @@ class Prepared:
 
 
 def read_before(study: Study) -> None:
-    """Reads what the next run is trained on before any run begins, so that a wrong name costs nothing.
-
-    Raises:
-        ValueError: images, captions or text cannot be read.
-    """
+    """Reads what the next run is trained on before any run begins, so that a wrong name costs nothing."""
     waiting = [item for item in study.runs if item.status in ("pending", "running", "crashed")]
     if not waiting:
         return
@@ -86,13 +82,7 @@ def read_before(study: Study) -> None:
 
 
 def prepare(data_args: DataArguments, seed: int, folder: Path) -> Prepared:
-    """Data, scores, tokenizer and image processor of a run; kept for the next run, which mostly has the same.
-
-    Args:
-        data_args: of the run.
-        seed: of the part held out, and of the tagger.
-        folder: of the study; the embedded text and a trained tagger are kept there.
-    """
+    """Data, scores, tokenizer and image processor of a run; kept for the next run, which mostly has the same."""
     return _prepare(json.dumps(asdict(data_args)), seed, folder)
 
 
@@ -114,12 +104,7 @@ def _prepare(given: str, seed: int, folder: Path) -> Prepared:
 
 
 def read_data(data_args: DataArguments, *others: Any) -> dict[str, Dataset]:
-    """The splits of captioned images and of text that a run reads, by name; nothing is scored or fitted.
-
-    Args:
-        data_args: of the run.
-        *others: its further arguments; the last are its training arguments.
-    """
+    """The splits of captioned images and of text that a run reads, by name; nothing is scored or fitted."""
     folder, seed = Path(others[-1].output_dir).parent, others[-1].seed
     data, text = _load(json.dumps(asdict(data_args)), seed, folder)
     return {**data, **{f"text, {name}": part for name, part in (text or {}).items()}}
@@ -134,11 +119,7 @@ def _load(given: str, seed: int, folder: Path) -> tuple[DatasetDict, DatasetDict
 
 
 def load_pairs(data_args: DataArguments, seed: int) -> DatasetDict:
-    """Train and validation pairs.
-
-    Raises:
-        ValueError: the data has splits, none of which is `train`; of `load_captioned` and `hold_out`.
-    """
+    """Train and validation pairs."""
     if data_args.data == SCENES:
         return make_scenes(
             data_args.num_examples,

@@ -38,14 +38,7 @@ def run_facts(
     args: BabyLMArguments,
     text: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Which of the paper's variants was trained, on how much, what it cost, and its validation loss.
-
-    Args:
-        trainer: after training.
-        data_args: of the run.
-        args: of the run.
-        text: what the text stage came to, if there was one.
-    """
+    """Which of the paper's variants was trained, on how much, what it cost, and its validation loss."""
     log = trainer.state.log_history
     seconds = last(log, "seconds")
     return {

@@ -28,18 +28,7 @@ def model_config(
     paper: Callable[..., PretrainedConfig],
     small: Callable[..., PretrainedConfig],
 ) -> PretrainedConfig:
-    """The configuration that the preset names, for the tokenizer and, if it is pretrained, the vision tower.
-
-    Args:
-        data_args: of the run.
-        model_args: of the run.
-        tokenizer: of the run.
-        paper: builds the paper's configuration.
-        small: builds a small one.
-
-    Raises:
-        ValueError: the pretrained vision tower is made for another image size.
-    """
+    """The configuration that the preset names, for the tokenizer and, if it is pretrained, the vision tower."""
     options = {"tokenizer": tokenizer, **model_args.model_options}
     if (weights := vision_weights(model_args)) is not None:
         options["vision_config"] = _tower_config(weights, data_args.image_size)

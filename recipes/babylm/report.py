@@ -26,13 +26,7 @@ from hf_curriculum.studies.tables import StudyTable
 
 
 def write_results(system: str, study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, captions, scored data and report; prints a line for every run, and what to try next.
-
-    Args:
-        system: the model's name.
-        study: all runs.
-        controls: arm → its control.
-    """
+    """Writes the study's table, captions, scored data and report; prints a line for every run, and what to try next."""
     finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
     data_args = arguments_of(study, DataArguments)
     if data_args is None:
@@ -60,11 +54,7 @@ def write_results(system: str, study: Study, controls: Mapping[str, str]) -> Non
 
 
 def save_training_scores(scored: Dataset, source: str, folder: Path) -> None:
-    """The embedded scenes with their scores, for `load_scored`; of a person's own images the scores alone.
-
-    Those images are where they were: a copy of millions would take hours. `load_scores` finds each row by its image id
-    and caption, also when some are missing.
-    """
+    """The embedded scenes with their scores, for `load_scored`; of a person's own images the scores alone."""
     if source == SCENES:
         save_scored(scored, folder / "scored")
     else:

@@ -62,22 +62,7 @@ Values = Mapping[Column, float]
 
 
 def winners(values: Values, digits: int = 2) -> frozenset[Column]:
-    """The curricula whose number is above their baseline's as both are printed.
-
-    Args:
-        values: of one row.
-        digits: decimals, as printed.
-
-    Source: Saha et al. 2024, captions of Tables 1 to 4 and 6 to 14 ("winning variants over corresponding baseline
-    variants").
-
-    Example:
-        >>> control, curriculum = Column("GIT", False, "C"), Column("GIT", True, "C")
-        >>> [column.label for column in winners({control: 41.22, curriculum: 42.84})]
-        ['GIT CL C']
-        >>> winners({control: 34.211, curriculum: 34.214})
-        frozenset()
-    """
+    """The curricula whose number is above their baseline's as both are printed."""
     printed = {column: float(f"{value:.{digits}f}") for column, value in values.items()}
     return frozenset(
         column for column, value in printed.items() if column.baseline in printed and value > printed[column.baseline]

@@ -17,17 +17,7 @@ MINIATURE = "MINIATURE.txt"
 
 
 def benchmark_folder(data: Path | None, output_dir: Path, items: int) -> Path:
-    """The benchmarks to run: those given, or miniatures, which are made once.
-
-    Args:
-        data: folder with the official files, if there is one.
-        output_dir: where miniatures go.
-        items: of each of their subtasks.
-
-    Raises:
-        FileNotFoundError: `data` is no folder.
-        ValueError: of `make_miniature_benchmarks`.
-    """
+    """The benchmarks to run: those given, or miniatures, which are made once."""
     if data is None:
         folder = output_dir / f"miniature-{items}"
         return folder if (folder / MINIATURE).is_file() else make_miniature_benchmarks(folder, size=items)
@@ -47,17 +37,7 @@ def is_miniature(data: Path) -> bool:
 def evaluate_runs(
     runs: Sequence[TrainedRun], data: Path, *, tasks: Sequence[str] | None = None, batch_size: int = 64
 ) -> dict[TrainedRun, SuiteResult]:
-    """The suite on every run's model.
-
-    Scores, tables and predictions stay in the run's folder, `evaluation/<name of the data>`: what was scored before is
-    read back, and what was killed goes on.
-
-    Args:
-        runs: that finished.
-        data: of `benchmark_folder`.
-        tasks: benchmarks to run; all if none are named.
-        batch_size: texts that run through a model at once.
-    """
+    """The suite on every run's model."""
     results = {}
     with tqdm(runs, unit="run") as bar:
         for run in bar:

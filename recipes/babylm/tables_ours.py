@@ -67,11 +67,7 @@ def supplement(result: SuiteResult) -> dict[str, float]:
 
 
 def blimp(order: Iterable[str]) -> Reader:
-    """Tables 11 to 14.
-
-    Args:
-        order: the paper's subtasks; others come after them.
-    """
+    """Tables 11 to 14."""
 
     def read(result: SuiteResult) -> dict[str, float]:
         rows = _subtasks(result, "blimp", "accuracy")
@@ -124,25 +120,13 @@ class Group:
         return " and ".join(shown.get(name, str(name)) for name in named)
 
     def block(self, title: str, read: Reader) -> Block:
-        """One seed's numbers.
-
-        Args:
-            title: of the block.
-            read: from results to rows, shares from 0 to 1.
-        """
+        """One seed's numbers."""
         read_rows = [(column, read(self.results[run])) for column, run in self.of_one_seed.items()]
         rows = _rows(read_rows)
         return Block(title, self.columns, rows, "" if rows else "Not evaluated.")
 
     def seeds_block(self, title: str, read: Reader) -> Block:
-        """Means and standard deviations (of the sample, n − 1) of the columns that have several seeds.
-
-        Args:
-            title: of the block.
-            read: from results to rows, shares from 0 to 1.
-
-        Source: Saha et al. 2024, Appendix C; the deviations are ours.
-        """
+        """Means and standard deviations (of the sample, n − 1) of the columns that have several seeds."""
         means: list[tuple[Column, Mapping[str, float]]] = []
         spreads: list[tuple[Column, Mapping[str, float]]] = []
         seeds = []

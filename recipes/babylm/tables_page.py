@@ -72,14 +72,7 @@ class Page:
 
 
 def make_page(results: Mapping[TrainedRun, SuiteResult], lost: Sequence[LostRun], paper: Paper, data: Path) -> Page:
-    """The page of these runs.
-
-    Args:
-        results: of the benchmarks, by run.
-        lost: runs that are in no table.
-        paper: the paper's numbers.
-        data: the benchmarks' folder.
-    """
+    """The page of these runs."""
     groups = ours.groups(results)
     missing = [f"{group.name}: {group.missing}" for group in groups if group.missing]
     left_out = dict.fromkeys(
@@ -129,13 +122,7 @@ def _benchmarks(results: Mapping[TrainedRun, SuiteResult]) -> tuple[list[str], l
 
 
 def all_tables(groups: Sequence[Group], printed: Mapping[str, Printed], data: Path) -> list[PaperTable]:
-    """The paper's tables in its order.
-
-    Args:
-        groups: our runs.
-        printed: the paper's tables by number.
-        data: the benchmarks' folder.
-    """
+    """The paper's tables in its order."""
 
     def beside(*numbers: str, read: ours.Reader, note: str = "", seeds: bool = False) -> PaperTable:
         blocks = [(group.seeds_block if seeds else group.block)(ours_title(group, data), read) for group in groups]

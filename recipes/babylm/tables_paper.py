@@ -51,15 +51,7 @@ class Paper:
 
 
 def read_paper_tables(file: str | Path = FILE) -> Paper:
-    """The paper's tables.
-
-    Args:
-        file: YAML with `source`, `columns`, and `tables`: number → `title`, `note`, `rows` and, where they are others,
-            `columns`.
-
-    Raises:
-        ValueError: a column is none of the paper's, or a row has more or fewer numbers than columns.
-    """
+    """The paper's tables."""
     content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     tables = {
         number: _table(number, {"columns": content["columns"], **table}, file)

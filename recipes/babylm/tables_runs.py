@@ -76,11 +76,7 @@ class LostRun:
 
 
 def find_studies(root: Path = Path("outputs")) -> list[Path]:
-    """The folders that the two recipes wrote to.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """The folders that the two recipes wrote to."""
     found = [path for parent in PARENTS for path in sorted((root / parent).glob("*")) if _is_study(path)]
     if not found:
         raise FileNotFoundError(
@@ -91,37 +87,14 @@ def find_studies(root: Path = Path("outputs")) -> list[Path]:
 
 
 def block_name(folder: Path) -> str:
-    """What the blocks of a study are called: its folder, without what the recipes add for text and control.
-
-    Args:
-        folder: of the study.
-
-    Example:
-        >>> block_name(Path("outputs/babylm_git/embedded-text-control"))
-        'embedded'
-    """
+    """What the blocks of a study are called: its folder, without what the recipes add for text and control."""
     return re.sub(r"(-text)?(-control)?$", "", folder.resolve().name)
 
 
 def read_studies(
     folders: Sequence[Path], names: Sequence[str] = (), *, separate: bool = False
 ) -> tuple[list[TrainedRun], list[LostRun]]:
-    """All runs of these studies.
-
-    Args:
-        folders: of studies, each with `results.json`. One in which no run finished has none; it is passed over if
-            another one has runs.
-        names: of the runs to take; all if none.
-        separate: studies of different `block_name` get blocks of their own, instead of one for all.
-
-    Returns:
-        Runs that finished, one per block, column and seed; and the others.
-
-    Raises:
-        FileNotFoundError: a folder is no study's, no run finished, or a run's model is missing.
-        ValueError: `results.json` cannot be read, lacks what is needed, or two runs would share a place; a name is no
-            run's.
-    """
+    """All runs of these studies."""
     runs: list[TrainedRun] = []
     lost: list[LostRun] = []
     blocks = list(dict.fromkeys(map(block_name, folders)))

@@ -13,12 +13,7 @@ Log = Sequence[Mapping[str, Any]]
 
 
 def hours_block(group: Group, title: str) -> Block:
-    """Hours of both stages, of one seed; evaluation is not counted.
-
-    Args:
-        group: its runs.
-        title: of the block.
-    """
+    """Hours of both stages, of one seed; evaluation is not counted."""
     hours = {column: run.facts["hours"] for column, run in group.of_one_seed.items()}
     text = {column: spent["text"] for column, spent in hours.items() if spent["text"] is not None}
     captions = {column: spent["captions"] for column, spent in hours.items()}
@@ -28,16 +23,7 @@ def hours_block(group: Group, title: str) -> Block:
 
 
 def loss_block(group: Group, title: str, *, text: bool = False) -> Block | None:
-    """Validation losses from epoch 0, of one seed.
-
-    Args:
-        group: its runs.
-        title: of the block.
-        text: of the text stage instead of the captions.
-
-    Returns:
-        The block; None if no run has such a loss.
-    """
+    """Validation losses from epoch 0, of one seed."""
     losses = {
         column: [entry["eval_loss"] for entry in evaluations(run, text=text)]
         for column, run in group.of_one_seed.items()
@@ -55,12 +41,7 @@ def loss_block(group: Group, title: str, *, text: bool = False) -> Block | None:
 
 
 def curves(group: Group, *, text: bool = False) -> dict[str, dict[str, list[Mapping[str, Any]]]]:
-    """Model → column → its evaluations, of one seed: a figure per model.
-
-    Args:
-        group: its runs.
-        text: of the text stage instead of the captions.
-    """
+    """Model → column → its evaluations, of one seed: a figure per model."""
     found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for system in SYSTEMS:
         own = {
@@ -74,12 +55,7 @@ def curves(group: Group, *, text: bool = False) -> dict[str, dict[str, list[Mapp
 
 
 def evaluations(run: TrainedRun, *, text: bool = False) -> list[Mapping[str, Any]]:
-    """The log's evaluations, from the one before the first step on; one per step where a resumed run has two.
-
-    Args:
-        run: whose.
-        text: of the text stage instead of the captions.
-    """
+    """The log's evaluations, from the one before the first step on; one per step where a resumed run has two."""
     stage = run.facts.get("text") if text else run.facts
     log: Log = stage["log"] if stage else ()
     return list({entry["step"]: entry for entry in log if "eval_loss" in entry}.values())

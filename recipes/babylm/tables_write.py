@@ -24,15 +24,7 @@ _WIDTH = 100
 
 
 def write_page(page: Page, folder: Path) -> dict[str, Path]:
-    """Writes `tables.md`, `tables.json`, `report.html` and its figures.
-
-    Args:
-        page: what to write.
-        folder: made if it is not there.
-
-    Returns:
-        kind → file.
-    """
+    """Writes `tables.md`, `tables.json`, `report.html` and its figures."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"md": folder / "tables.md", "json": folder / "tables.json"}
     files["md"].write_text(to_markdown(page), encoding="utf-8")

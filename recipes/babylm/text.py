@@ -75,17 +75,7 @@ def text_rows(args: BabyLMArguments, prepared: Prepared) -> tuple[Any, Any, Any]
 def train_on_text(
     model: torch.nn.Module, prepared: Prepared, args: BabyLMArguments, training_args: CurriculumTrainingArguments
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """Trains the model on text alone, in random order; its optimizer ends with the stage.
-
-    Args:
-        model: without training.
-        prepared: its text and tokenizer.
-        args: of the run.
-        training_args: of the captions. The stage's folder is `text` in theirs; final weights found there are loaded.
-
-    Returns:
-        The model, and the stage's examples, steps, seconds, loss and log.
-    """
+    """Trains the model on text alone, in random order; its optimizer ends with the stage."""
     folder = Path(training_args.output_dir) / "text"
     weights, record = folder / "weights.safetensors", folder / "text.json"
     if record.is_file():

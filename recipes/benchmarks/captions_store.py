@@ -122,10 +122,7 @@ def measure(sides: dict[str, Callable[[Sequence[str]], Any]], batches: Sequence[
 def run(
     images: int = 300, dims: int = 2048, batch_size: int = 10, batches: int = 30, turns: int = 5
 ) -> list[dict[str, Any]]:
-    """A row per side: `side`, `cpu`, `wall` (seconds), `gb_per_s`, and `to_bare`, `to_padded`, its speed to theirs.
-
-    All files are written into a temporary folder.
-    """
+    """A row per side: `side`, `cpu`, `wall` (seconds), `gb_per_s`, and `to_bare`, `to_padded`, its speed to theirs."""
     with tempfile.TemporaryDirectory() as folder:
         return _run(Path(folder), images, dims, batch_size, batches, turns)
 

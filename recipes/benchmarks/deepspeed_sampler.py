@@ -26,15 +26,7 @@ STEP = 8
 
 
 def write_index(folder: Path, scores: np.ndarray) -> dict[str, str]:
-    """Writes the two index files of one metric as DeepSpeed's own analyser does: a row per level, easiest first.
-
-    Args:
-        folder: where to write.
-        scores: one whole number per example, DeepSpeed takes no others.
-
-    Returns:
-        The paths, as the sampler's configuration names them.
-    """
+    """Writes the two index files of one metric as DeepSpeed's own analyser does: a row per level, easiest first."""
     from deepspeed.runtime.data_pipeline.data_sampling import utils
 
     sample_path, metric_path = str(folder / "index_to_sample"), str(folder / "index_to_metric")
@@ -86,12 +78,7 @@ def world_of_one(folder: Path) -> Iterator[torch.distributed.ProcessGroup]:
 
 
 def epoch_seconds(size: int, batch: int) -> float:
-    """Seconds in which DeepSpeed's curriculum sampler draws `size // batch` batches, writing the index not counted.
-
-    Args:
-        size: number of examples; their scores take 100 values, each about equally often, in random order.
-        batch: examples per step, all on one process.
-    """
+    """Seconds in which DeepSpeed's curriculum sampler draws `size // batch` batches, writing the index not counted."""
     scores = STEP * (1 + np.random.default_rng(0).permutation(size) % LEVELS)
     # DeepSpeed prints four lines for every file it opens; kept in memory, they cost it next to nothing.
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()):

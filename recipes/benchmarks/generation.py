@@ -133,11 +133,7 @@ def ours(pipeline: Any, data: Dataset, seeds: int, steps: int) -> Callable[[], l
 
 
 def measure(sides: dict[str, Callable[[], list[np.ndarray]]], repeats: int, device: str) -> dict[str, float]:
-    """Least seconds of each side, taking turns.
-
-    Raises:
-        ValueError: a side draws other images.
-    """
+    """Least seconds of each side, taking turns."""
     clock = time.perf_counter if device == "cuda" else time.process_time
     least, first = dict.fromkeys(sides, float("inf")), None
     for _ in range(repeats):

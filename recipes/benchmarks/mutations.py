@@ -274,11 +274,7 @@ def function_of(fault: Fault) -> tuple[str, int]:
 
 
 def plant(fault: Fault) -> None:
-    """Gives the functions that a fault is in, as they are in this process, their code with the fault.
-
-    Raises:
-        SyntaxError: the fault is no Python, or cannot take a function's place.
-    """
+    """Gives the functions that a fault is in, as they are in this process, their code with the fault."""
     target = str(ROOT / fault.file)
     source = Path(target).read_text(encoding="utf-8")
     waiting = [compile(source[: fault.start] + fault.after + source[fault.stop :], target, "exec")]
@@ -335,8 +331,6 @@ class Planter:
 
     def run_tests(self, session: Any, fault: Fault, says: Path) -> int:
         """Runs the files of tests that call the fault's function with the fault in place, until one fails: 1, else 0.
-
-        The fastest files, and in them callers, go first. The test that fails is written to the file `says`.
         """
         plant(fault)
         function = list(function_of(fault))

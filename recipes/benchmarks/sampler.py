@@ -186,8 +186,6 @@ def measure(size: int, repetitions: int) -> list[dict[str, object]]:
 
 def measure_case(name: str, size: int, batch: int, repetitions: int) -> dict[str, object]:
     """One curriculum over `size` examples: nanoseconds per drawn index beside `RandomSampler`, and bytes per example.
-
-    Both sides draw `size` indices. Indices are taken as a loader takes them, one by one; `rows` are the plan's arrays.
     """
     plan = bound(CASES[name], size, batch)
     step, shuffled = first_step(plan), RandomSampler(Sized(size))

@@ -155,14 +155,7 @@ def first_step(plan: Plan) -> int:
 
 
 def held_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of all arrays, and of the names of groups, that a plan refers to; each is counted once, where it is met.
-
-    Args:
-        plan: the plan.
-
-    Returns:
-        Where it is held → bytes: `ranking.order`, `ranking.scores`, `ranking.columns`, and what the plan has beyond.
-    """
+    """Bytes of all arrays, and of the names of groups, that a plan refers to; each is counted once, where it is met."""
     seen: set[int] = set()
     parts = {
         "order": plan.ranking.order,

@@ -116,11 +116,7 @@ class Loops:
 
 
 def in_turn(sides: dict[str, Callable[[], np.ndarray]], repetitions: int) -> dict[str, float]:
-    """The best time of each side in seconds of the processor, which other programs of the machine do not lengthen.
-
-    Raises:
-        ValueError: two sides disagree about the scores.
-    """
+    """The best time of each side in seconds of the processor, which other programs of the machine do not lengthen."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     first: np.ndarray | None = None
     for _ in range(repetitions):

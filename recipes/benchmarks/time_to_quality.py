@@ -94,11 +94,7 @@ def rate_losses(runs: Sequence[StudyRun]) -> dict[float, float]:
 
 
 def best_rate(runs: Sequence[StudyRun]) -> float:
-    """The learning rate at which the control ends lowest.
-
-    Raises:
-        ValueError: at each of them some run diverged.
-    """
+    """The learning rate at which the control ends lowest."""
     losses = rate_losses(runs)
     best = min(losses, key=losses.__getitem__)
     if math.isinf(losses[best]):
@@ -237,8 +233,8 @@ Decayed = Mapping[tuple[str, float], Mapping[int, float]]
 
 
 def decay_table(losses: Decayed) -> str:
-    """Final losses with linear decay at shorter budgets, and in how many seeds they are no higher than the control's
-    at its whole budget and the rate at which that ends lowest, as Markdown; empty where no such run has finished."""
+    """Final losses with linear decay at shorter budgets, and in how many seeds they are no higher than the control's at
+    its whole budget and the rate at which that ends lowest, as Markdown; empty where no such run has finished."""
     if not any(losses.values()):
         return ""
     controls = [found for (_, budget), found in losses.items() if budget == 1 and found]
@@ -391,10 +387,7 @@ class Stages:
 
 
 def measure(base: Setting, stages: Stages, options: argparse.Namespace) -> str:
-    """Makes what is missing of one share of mismatched captions and writes what there is; returns the tables.
-
-    The control's learning rates come first, for all seeds, then the arms, then the runs with decay.
-    """
+    """Makes what is missing of one share of mismatched captions and writes what there is; returns the tables."""
     tried = stages.run(study_name(base), rate_arms(base, options.learning_rates))
     if any(item.status not in ("finished", "diverged") for item in tried):
         return "The control's runs are not all made yet: without them there is no learning rate and no target.\n"

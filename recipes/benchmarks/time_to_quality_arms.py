@@ -168,16 +168,7 @@ UNSORTED: dict[str, Rule] = {
 
 
 def arms(base: Setting, scores: Sequence[str], only: Sequence[str] | None) -> dict[str, dict[str, Any]]:
-    """Every arm by name: the control, those of the start, then each curriculum of `RULES` by each score.
-
-    Args:
-        base: what all have in common; its own rule is not used.
-        scores: score columns.
-        only: names of arms and curricula to keep beside the i.i.d. control; all if None.
-
-    Raises:
-        ValueError: a name of `only` is unknown.
-    """
+    """Every arm by name: the control, those of the start, then each curriculum of `RULES` by each score."""
     if base.start == "text":
         made = dict(TEXT_ARMS)
     else:
@@ -230,13 +221,7 @@ def rate_arms(base: Setting, rates: Sequence[float]) -> dict[str, dict[str, Any]
 def decayed_arms(
     base: Setting, scores: Sequence[str], only: Sequence[str] | None, budgets: Sequence[float]
 ) -> dict[tuple[str, float], dict[str, Any]]:
-    """The control at its whole budget with linear decay, then every arm at every budget, a share of the steps.
-
-    The control of `--start text` is there at twice its learning rate too: a rate that decays may begin higher.
-
-    Raises:
-        ValueError: a budget leaves no step, or is more than the control's.
-    """
+    """The control at its whole budget with linear decay, then every arm at every budget, a share of the steps."""
     found = {}
     for budget in (1.0, *budgets) if budgets else ():
         steps = round(budget * base.num_steps)

@@ -15,14 +15,7 @@ LAST = 4
 
 
 def picture_numbers(own: torch.Tensor, other: torch.Tensor, tokens: torch.Tensor) -> dict[str, float]:
-    """Loss, grounding and share of right pictures, of each caption's loss per token with either picture.
-
-    Shapes: own, other, tokens (captions,).
-
-    Example:
-        >>> picture_numbers(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]), torch.tensor([3, 1]))
-        {'loss': 1.25, 'grounding': 1.25, 'right_pictures': 0.5}
-    """
+    """Loss, grounding and share of right pictures, of each caption's loss per token with either picture."""
     weights = tokens / tokens.sum()
     loss = float((own * weights).sum())
     return {
@@ -33,17 +26,7 @@ def picture_numbers(own: torch.Tensor, other: torch.Tensor, tokens: torch.Tensor
 
 
 def curve_of(log: Sequence[Mapping[str, Any]], every: int, before: int) -> list[dict[str, float]]:
-    """What a run had reached at its evaluations, and what it had cost until then.
-
-    Args:
-        log: the trainer's history.
-        every: steps between evaluations; a curriculum that evaluates more often to decide is not measured more often.
-        before: compute spent before the first step.
-
-    Returns:
-        `examples`, `compute` (in forward passes) and `loss` of each, in order; of the last ones `grounding` and
-        `right_pictures` too.
-    """
+    """What a run had reached at its evaluations, and what it had cost until then."""
     curve = {}
     for entry in log:
         if "eval_loss" in entry and entry["step"] % every == 0:
@@ -60,26 +43,13 @@ def last_evaluations(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, 
 
 
 def mismatched_chosen(draws: Mapping[int, np.ndarray], flags: np.ndarray) -> float:
-    """The share of mismatched captions among what was trained on in the last quarter of a run's steps.
-
-    Args:
-        draws: step → the rows trained on, in order.
-        flags: of each training row whether its caption is mismatched, shape (rows,).
-    """
+    """The share of mismatched captions among what was trained on in the last quarter of a run's steps."""
     steps = list(draws.values())
     return float(np.mean(flags[np.concatenate(steps[-(-3 * len(steps) // 4) :])]))
 
 
 def other_pictures(image_ids: Sequence[str]) -> list[int]:
-    """For each row one of another image: the first such from half of the rows further on.
-
-    Raises:
-        ValueError: all rows are of one image.
-
-    Example:
-        >>> other_pictures(["a", "a", "b", "b", "b"])
-        [2, 3, 0, 0, 1]
-    """
+    """For each row one of another image: the first such from half of the rows further on."""
     size = len(image_ids)
     if len(set(image_ids)) < 2:
         raise ValueError(

@@ -190,11 +190,7 @@ class Loaded:
 
 @lru_cache(maxsize=2)
 def load(data: tuple[str, int, float, int], start_folder: Path | None) -> Loaded:
-    """Prepares the pairs of `Setting.data`: their images, or, where there is a start, its tower's stored features.
-
-    Raises:
-        ValueError: there is no other picture to compare with.
-    """
+    """Prepares the pairs of `Setting.data`: their images, or, where there is a start, its tower's stored features."""
     splits = scenes(*data)
     if start_folder is None:
         tokenizer = train_wordpiece(splits.train, VOCABULARY)
@@ -239,11 +235,7 @@ def with_other_pictures(
 
 @lru_cache(maxsize=8)
 def score(data: tuple[str, int, float, int], column: str) -> tuple[np.ndarray, str]:
-    """A score of every training pair, float32, and which end of it is easy.
-
-    Raises:
-        ValueError: there is no such score.
-    """
+    """A score of every training pair, float32, and which end of it is easy."""
     train = scenes(*data).train
     if column in (GENERATED, FLAGS):
         return np.asarray(train[column][:], dtype=np.float32), "low"
@@ -257,11 +249,7 @@ CONDITIONS = ("low", "top")
 
 
 def conditioned(setting: Setting, start_folder: Path) -> tuple[Loaded, list[dict[str, Any]]]:
-    """The data with a word before each caption, which is not predicted, and the training rows.
-
-    Training captions of the half with the easier scores begin with one word, the others with another; validation
-    captions with that of the easier half.
-    """
+    """The data with a word before each caption, which is not predicted, and the training rows."""
     loaded, splits = load(setting.data, start_folder), scenes(*setting.data)
     values, easy = score(setting.data, setting.score)
     good = (values >= np.median(values)) == (easy == "high")
@@ -329,10 +317,7 @@ def start_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def make_start(setting: Setting, store: Path) -> Path | None:
-    """The folder of the start that a setting asks for, made if it is not there; None for "scratch".
-
-    It holds tower and decoder, trained on captions of scenes that are not in the data, and `start.json`.
-    """
+    """The folder of the start that a setting asks for, made if it is not there; None for "scratch"."""
     if setting.start == "scratch":
         return None
     facts = {
@@ -497,11 +482,7 @@ class ByNumber:
 
 
 def reference_losses(setting: Setting, store: Path, start_folder: Path | None) -> tuple[np.ndarray, int]:
-    """The loss per token of every training pair by a reference, float32 (pairs,), and the compute that it took.
-
-    The reference begins as every run does, and is trained with linear decay on `REFERENCE_EXAMPLES` pairs. It is made
-    once and kept.
-    """
+    """The loss per token of every training pair by a reference, float32 (pairs,), and the compute that it took."""
     facts = {
         "data": setting.data,
         "reference": setting.reference,
@@ -540,16 +521,7 @@ def reference_losses(setting: Setting, store: Path, start_folder: Path | None) -
 
 
 def run(given: Mapping[str, Any], store: Path) -> dict[str, Any]:
-    """Trains once.
-
-    Args:
-        given: the fields of a `Setting`, `seed` and `output_dir`.
-        store: where starts and features are kept.
-
-    Returns:
-        `curve`, see `curve_of`; the means of its last four evaluations (of a run with decay its last one); how many
-        pairs there are to train on, examples, compute and seconds of training; and what is known of the start.
-    """
+    """Trains once."""
     setting = Setting(**{name: value for name, value in given.items() if name not in ("seed", "output_dir")})
     start_folder = make_start(setting, store)
     loaded = load(setting.data, start_folder)

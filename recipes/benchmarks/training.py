@@ -106,11 +106,7 @@ def largest_difference(found: Mapping[str, torch.Tensor], expected: Mapping[str,
 
 
 def in_turn(sides: list[Side], repetitions: int, tolerance: float = TOLERANCE) -> tuple[dict[str, float], float]:
-    """The best seconds of each side, and the largest difference of a gradient from the first side's.
-
-    Raises:
-        ValueError: a side's loss or gradients are not those of the first.
-    """
+    """The best seconds of each side, and the largest difference of a gradient from the first side's."""
     times: dict[str, list[float]] = {side.name: [] for side in sides}
     first: tuple[float, dict[str, torch.Tensor]] | None = None
     worst = 0.0

@@ -87,11 +87,7 @@ def peak_of(device: torch.device) -> float | None:
 
 
 def compare(size: Size, device: torch.device, repetitions: int) -> list[dict[str, object]]:
-    """Rows of ours beside stock, one caption per image and five.
-
-    Raises:
-        ValueError: losses differ by more than bf16 explains.
-    """
+    """Rows of ours beside stock, one caption per image and five."""
     stock = size.stock().to(device)
     ours = git_from_stock(stock)
     compiles = device.type == "cuda"

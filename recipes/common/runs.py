@@ -22,11 +22,7 @@ def last(log: list[dict[str, Any]], name: str) -> float | None:
 
 
 def cost_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
-    """What a run cost, in examples and in compute, and what it chose among candidates, if it did.
-
-    Args:
-        trainer: after training.
-    """
+    """What a run cost, in examples and in compute, and what it chose among candidates, if it did."""
     trainer.accelerator.wait_for_everyone()  # until all processes have recorded what they chose
     chosen = recorded_choice(trainer.plan, trainer.args.output_dir)
     return {**trainer.costs(), **({} if chosen is None else {"chosen": asdict(chosen)})}
@@ -36,11 +32,7 @@ Arguments = TypeVar("Arguments")
 
 
 def counts_beside_paper(counts: Mapping[str, int], paper: Mapping[str, int] | None) -> str:
-    """A line for each count of the data, with the paper's beside it where the preset has one.
-
-    Raises:
-        ValueError: the preset has a number of something that is not counted.
-    """
+    """A line for each count of the data, with the paper's beside it where the preset has one."""
     if unknown := sorted(set(paper or {}) - set(counts)):
         raise ValueError(f"paper_counts has {unknown}, and what is counted is {sorted(counts)}. Take these names.")
     numbers = {name: f"{count:,}" for name, count in counts.items()}
@@ -55,11 +47,7 @@ def arguments_of(study: Study, kind: type[Arguments]) -> Arguments | None:
 
 
 def write_runs(study: Study) -> list[dict[str, Any]]:
-    """Writes `results.json`, all finished runs, and `captions.tsv`, the test captions of the first.
-
-    Returns:
-        One mapping per run: `name`, `seed`, `folder`, and all that the run came to.
-    """
+    """Writes `results.json`, all finished runs, and `captions.tsv`, the test captions of the first."""
     folder = study.output_dir
     runs = [
         {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
@@ -73,16 +61,7 @@ def write_runs(study: Study) -> list[dict[str, Any]]:
 
 
 def publish(trainer: CurriculumTrainer, scored: Dataset, facts: Mapping[str, Any]) -> str | None:
-    """Writes the run's card; with `--push_to_hub` also sends model and scored data with their cards.
-
-    Args:
-        trainer: after training; its model has been saved.
-        scored: what it was trained on; not sent where it has no score.
-        facts: of `card_facts`.
-
-    Returns:
-        The model's repository, if it was sent. Scored data are beside it, `-scored` added to the name.
-    """
+    """Writes the run's card; with `--push_to_hub` also sends model and scored data with their cards."""
     trainer.create_model_card(**facts)
     args = trainer.args
     if not args.push_to_hub:

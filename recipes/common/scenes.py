@@ -10,13 +10,7 @@ from hf_curriculum import make_scenes
 
 
 def noisy_scenes(data_args: Any, *, validation: float, test: float) -> DatasetDict:
-    """Scenes whose training captions alone may belong to other images.
-
-    Args:
-        data_args: with `num_examples`, `scene_size`, `captions_per_image` and `mismatched`.
-        validation: share of the images in that split.
-        test: likewise.
-    """
+    """Scenes whose training captions alone may belong to other images."""
     options = {
         "image_size": data_args.scene_size,
         "captions_per_image": data_args.captions_per_image,

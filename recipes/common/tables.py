@@ -11,11 +11,7 @@ from hf_curriculum.config import read_yaml
 
 
 def read_paper_tables(path: Path) -> dict[str, Any]:
-    """The paper's tables, each with as many numbers in a row as columns.
-
-    Raises:
-        ValueError: a row has more or fewer.
-    """
+    """The paper's tables, each with as many numbers in a row as columns."""
     content = read_yaml(path.read_text(encoding="utf-8"))
     for number, printed in content["tables"].items():
         for name, values in printed["rows"].items():
@@ -28,11 +24,7 @@ def read_paper_tables(path: Path) -> dict[str, Any]:
 
 
 def find_studies(recipe: str) -> list[Path]:
-    """The studies of a recipe in `outputs` that have results.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The studies of a recipe in `outputs` that have results."""
     folder = Path("outputs") / recipe
     found = sorted(path.parent for path in folder.glob("*/results.json"))
     if not found:
@@ -46,16 +38,7 @@ def find_studies(recipe: str) -> list[Path]:
 def read_results(
     folder: Path, recipe: str, needed: Collection[str]
 ) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """A study's finished runs, and the settings of the first.
-
-    Args:
-        folder: of the study.
-        recipe: whose study it is to be.
-        needed: what each of its runs has.
-
-    Raises:
-        ValueError: the folder is no study of this recipe.
-    """
+    """A study's finished runs, and the settings of the first."""
     file = folder / "results.json"
     if not file.is_file():
         raise ValueError(f"{folder} has no results.json: no run of `{recipe}.py` has finished there. Name another.")

@@ -98,12 +98,7 @@ def check_arguments(
     args: DisCLArguments,
     training_args: CurriculumTrainingArguments,
 ) -> None:
-    """Refuses what would spoil a run's end.
-
-    Raises:
-        ValueError: an unknown loss, scorer or model, an option that a loss does not have, a curriculum of levels that
-            are not generated, or arguments that have no effect together.
-    """
+    """Refuses what would spoil a run's end."""
     if args.loss not in LOSSES:
         raise ValueError(f"loss={args.loss!r} is none of {sorted(LOSSES)}. Name one of them.")
     if args.class_prompts and (args.loss != "cross_entropy" or args.model is None):

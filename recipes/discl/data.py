@@ -37,11 +37,7 @@ class Labelled:
 
 
 def load_data(data_args: DataArguments) -> Labelled:
-    """Training and test data of a run, kept for the next one, which mostly has the same.
-
-    Raises:
-        ValueError: a split is missing, or training and test data have other classes.
-    """
+    """Training and test data of a run, kept for the next one, which mostly has the same."""
     return _load(json.dumps(asdict(data_args)))
 
 
@@ -75,11 +71,7 @@ def _split(data: DatasetDict, name: str | None, source: str) -> Dataset:
 
 
 def long_tailed_scenes(class_images: list[int], test_images: int, seed: int) -> Labelled:
-    """Single-object scenes of 32 pixels: so many training images of each noun, and as many test images of every one.
-
-    Raises:
-        ValueError: there are fewer nouns than classes.
-    """
+    """Single-object scenes of 32 pixels: so many training images of each noun, and as many test images of every one."""
     if len(class_images) > len(NOUNS):
         raise ValueError(f"class_images has {len(class_images)} classes, and scenes know {len(NOUNS)} nouns.")
     # Scene k follows from the seed and k alone, so its noun is known before anything is drawn.

@@ -30,10 +30,7 @@ from hf_curriculum.studies.tables import StudyTable
 
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, results and report; prints a line per run and the table.
-
-    `controls` maps an arm to the one that it is compared with.
-    """
+    """Writes the study's table, results and report; prints a line per run and the table."""
     folder, data_args = study.output_dir, arguments_of(study, DataArguments)
     if data_args is None:
         return

@@ -83,15 +83,7 @@ def prepare(
     folder: Path,
     stage: str = "filter",
 ) -> Prepared | None:
-    """All that training reads, made as far as it is not there; None after an earlier `stage`.
-
-    Args:
-        data_args: of a run.
-        spectrum_args: of the run.
-        args: of the run; of it only what the mining classifier is made of counts.
-        folder: of the study, where everything is kept.
-        stage: the last one: "mine", "generate" or "filter".
-    """
+    """All that training reads, made as far as it is not there; None after an earlier `stage`."""
     classifier = {name: getattr(args, name) for name in ("model_options", "image_size")}
     given = [asdict(data_args), asdict(spectrum_args), classifier]
     return _prepare(json.dumps(given), folder, stage)
@@ -130,13 +122,7 @@ def _prepare(given: str, folder: Path, stage: str) -> Prepared | None:
 
 
 def validate_generation(spectrum_args: SpectrumArguments, names: list[str], stage: str) -> None:
-    """Raises for what the stages after mining would raise, before a classifier is trained.
-
-    Raises:
-        ImportError: `diffusers` is not installed.
-        FileNotFoundError: there is no such file of prompts, or no such CLIP to filter by.
-        ValueError: a prompt would name classes without names, or the scorer does not score image and text.
-    """
+    """Raises for what the stages after mining would raise, before a classifier is trained."""
     import_diffusers()
     for prompt in (spectrum_args.prompt, spectrum_args.filter_prompt or ""):
         if prompt.lower().endswith((".csv", ".json")):

@@ -76,13 +76,7 @@ def check_arguments(
     args: ReferenceArguments,
     training_args: CurriculumTrainingArguments,
 ) -> None:
-    """Refuses what contradicts itself.
-
-    Raises:
-        ValueError: both ways at once, the rows to be scored are the trusted ones, an unknown captioner, one without
-            what it reads or with what it does not (features, a vision tower), nothing to compare with, or models that
-            are to be pushed.
-    """
+    """Refuses what contradicts itself."""
     if args.trusted is not None and args.cross_fit:
         raise ValueError(
             f"trusted={args.trusted!r} and cross_fit=True were given, and a reference is trained in one way: on "

@@ -18,11 +18,7 @@ from hf_curriculum.rng import mix64, permute
 
 
 def load_splits(data_args: DataArguments) -> DatasetDict:
-    """The splits of captioned images, `train` among them.
-
-    Raises:
-        ValueError: there is no `train`; of `load_captioned`.
-    """
+    """The splits of captioned images, `train` among them."""
     with PartialState().main_process_first():
         if data_args.data == SCENES:
             return noisy_scenes(data_args, validation=data_args.validation, test=0.0)
@@ -44,16 +40,7 @@ def _captioned(data_args: DataArguments) -> DatasetDict:
 
 
 def take_trusted(name: str, splits: DatasetDict, *, images: bool) -> Dataset:
-    """The trusted rows: a split, which is then no longer among `splits`, or a folder or file of their own.
-
-    Args:
-        name: of the split, or the path.
-        splits: of the data.
-        images: whether a model reads them.
-
-    Raises:
-        ValueError: there is neither such a split nor such a path, or the path has several splits.
-    """
+    """The trusted rows: a split, which is then no longer among `splits`, or a folder or file of their own."""
     if name in splits:
         return splits.pop(name)
     if not Path(name).exists():
@@ -73,18 +60,7 @@ def take_trusted(name: str, splits: DatasetDict, *, images: bool) -> Dataset:
 
 
 def halves(rows: Dataset, seed: int) -> list[np.ndarray]:
-    """Row numbers of two halves without an image in common; by row where there is no `image_id`.
-
-    Args:
-        rows: two images or more.
-        seed: another seed, other halves.
-
-    Shapes:
-        returns int64 (n,) and (m,), ascending, n + m rows together.
-
-    Raises:
-        ValueError: a single image.
-    """
+    """Row numbers of two halves without an image in common; by row where there is no `image_id`."""
     named = IMAGE_ID in rows.column_names
     images = group_codes(read_column(rows, IMAGE_ID)) if named else np.arange(len(rows))
     count = len(np.unique(images))

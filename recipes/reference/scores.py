@@ -33,15 +33,7 @@ def add_columns(
     data_args: DataArguments,
     args: ReferenceArguments,
 ) -> Dataset:
-    """The training rows with their scores, each part scored by its model.
-
-    Args:
-        train: the rows.
-        models: their folders.
-        parts: the numbers of the rows that each of them scores, which together are all.
-        data_args: of the run.
-        args: of the run.
-    """
+    """The training rows with their scores, each part scored by its model."""
     values: dict[str, np.ndarray] = {}
     made: dict[str, list[ScoreProvenance]] = {}
     read: dict[str, tuple[str, ...]] = {}
@@ -58,11 +50,7 @@ def add_columns(
 
 
 def cross_fitted(ways: Sequence[ScoreProvenance]) -> ScoreProvenance:
-    """One provenance of a column that several models have scored, none of them rows that it was trained on.
-
-    Args:
-        ways: by the models, of which each says how many examples it was trained on.
-    """
+    """One provenance of a column that several models have scored, none of them rows that it was trained on."""
     first = ways[0]
     arguments = {name: _all_of([one.arguments.get(name) for one in ways]) for name in first.arguments}
     return replace(

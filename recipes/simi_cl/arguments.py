@@ -96,13 +96,7 @@ def check_arguments(
     args: SimiCLArguments,
     training_args: CurriculumTrainingArguments,
 ) -> None:
-    """Refuses what would spoil a run's end.
-
-    Raises:
-        FileNotFoundError: scores made elsewhere are not there.
-        ValueError: a curriculum without a score, no features and nothing that makes them, an unknown scorer or
-            captioner, or options that it does not have.
-    """
+    """Refuses what would spoil a run's end."""
     rule = training_args.curriculum
     if rule is not None and rule.needs_scores and not data_args.scores:
         raise ValueError(
@@ -121,12 +115,7 @@ def check_arguments(
 
 
 def check_scores(scores: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuses scores that could not be computed or joined, before the arms that come first are trained.
-
-    Raises:
-        FileNotFoundError: scores made elsewhere are not there.
-        ValueError: no such scorer, or an option that it does not have.
-    """
+    """Refuses scores that could not be computed or joined, before the arms that come first are trained."""
     for name, options in scores.items():
         if name != JOINED and name not in SCORERS:
             raise ValueError(

@@ -23,16 +23,7 @@ _TRIED = 16
 
 
 def check_runs(study: Study) -> None:
-    """Looks for the metrics of each arm that is still to be trained, and scores a few pairs with it.
-
-    An arm that needs another one is not tried: its scores are made with that one's model.
-
-    Args:
-        study: not begun yet.
-
-    Raises:
-        ValueError: an arm could not be scored or tested here; all such arms are named. Images without regions.
-    """
+    """Looks for the metrics of each arm that is still to be trained, and scores a few pairs with it."""
     waiting: dict[str, StudyRun] = {}
     for item in study.runs:
         if item.status not in ("finished", "diverged"):

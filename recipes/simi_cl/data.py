@@ -78,12 +78,7 @@ class Prepared:
 
 
 def prepare(data_args: DataArguments, folder: Path) -> Prepared:
-    """Data, regions and tokenizer of a run; kept for the next run, which mostly has the same.
-
-    Args:
-        data_args: of the run.
-        folder: of the study; regions that are made are kept there.
-    """
+    """Data, regions and tokenizer of a run; kept for the next run, which mostly has the same."""
     return _prepare(_key(data_args), folder)
 
 
@@ -132,11 +127,7 @@ def _load(given: str) -> DatasetDict:
 
 
 def _captioned(data_args: DataArguments) -> DatasetDict:
-    """A data set of the user's with the three splits; those that it lacks are held out.
-
-    Raises:
-        ValueError: there is no `train`, or a split is missing and nothing may be held out for it.
-    """
+    """A data set of the user's with the three splits; those that it lacks are held out."""
     images = data_args.images if data_args.images is not None else False
     restval = {} if data_args.restval == "train" else {"restval": data_args.restval}
     loaded = load_captioned(data_args.data, images=images, **restval)

@@ -26,12 +26,7 @@ VALUES = ("bleu_4", "meteor", "cider", "spice", "rouge_l")
 
 
 def run_facts(trainer: CurriculumTrainer, args: SimiCLArguments) -> dict[str, Any]:
-    """Plan, cost, validation curve and merges of a run.
-
-    Args:
-        trainer: after training.
-        args: of the run.
-    """
+    """Plan, cost, validation curve and merges of a run."""
     log = trainer.state.log_history
     plan = trainer.plan
     validated = [entry[CIDER] for entry in log if CIDER in entry]

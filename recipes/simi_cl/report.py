@@ -27,10 +27,7 @@ _MOST_CAPTIONS = 12
 
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, results, captions and report; prints the table with p values, and what to try next.
-
-    `controls` maps an arm to the one that it is compared with.
-    """
+    """Writes the study's table, results, captions and report; prints the table with p values, and what to try next."""
     folder, data_args = study.output_dir, arguments_of(study, DataArguments)
     if data_args is None:
         return
@@ -69,12 +66,7 @@ def try_command(model: Path, prepared: Prepared, data_args: DataArguments) -> li
 
 
 def compare_by_seed(runs: list[dict[str, Any]], resamples: int) -> dict[int, Any]:
-    """For each seed with two arms or more, all arms on the same resamples of the same test images.
-
-    Args:
-        runs: of the study, with their captions.
-        resamples: of the images.
-    """
+    """For each seed with two arms or more, all arms on the same resamples of the same test images."""
     compared = {}
     for seed in dict.fromkeys(run["seed"] for run in runs):
         systems = {run["name"]: run["captions"] for run in runs if run["seed"] == seed}
@@ -146,10 +138,7 @@ def write_report(
 
 
 def add_scored_pairs(report: Report, runs: list[dict[str, Any]], train: Dataset, folder: Path) -> None:
-    """The distribution of the score that each run's pairs were ordered by, and its easiest and hardest pairs.
-
-    Runs of the same scores have one section.
-    """
+    """The distribution of the score that each run's pairs were ordered by, and its easiest and hardest pairs."""
     shown: dict[tuple[str, bytes], str] = {}
     for run in runs:
         if (column := run["plan"]["score_column"]) is None:

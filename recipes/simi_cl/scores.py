@@ -43,16 +43,7 @@ _CROPS = 3
 
 
 def score(prepared: Prepared, data_args: DataArguments, folder: Path) -> tuple[Dataset, str]:
-    """The training pairs with their scores, and the column of the last one, by which they are ordered.
-
-    Args:
-        prepared: of the run.
-        data_args: of the run.
-        folder: of the study; a language model of scene text is kept there.
-
-    Raises:
-        ValueError: scores made elsewhere do not fit the pairs.
-    """
+    """The training pairs with their scores, and the column of the last one, by which they are ordered."""
     rows = prepared.data["train"]
     for name, options in data_args.scores.items():
         if options.get("model") == SCENES:  # trained by all processes together
@@ -82,10 +73,7 @@ def make_scorer(name: str, options: Mapping[str, Any], store: str) -> Scorer:
 
 @torch.inference_mode()
 def add_region_probabilities(rows: Dataset) -> Dataset:
-    """A column `region_probabilities`: what the shipped CLIP takes each part of an image for, of the scenes' nouns.
-
-    The parts are 3 × 3 overlapping crops of half the image's sides, and the image itself: ten regions.
-    """
+    """A column `region_probabilities`: what the shipped CLIP takes each part of an image for, of the scenes' nouns."""
     device = PartialState().device
     towers = TransformersTowers(str(_CLIP), None, device, torch.float32)
     towers.model.eval()

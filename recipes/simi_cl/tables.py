@@ -40,25 +40,13 @@ class TrainedStudy:
 
 
 def read_study(folder: Path) -> TrainedStudy:
-    """A study's finished runs.
-
-    Raises:
-        ValueError: the folder is no study of this recipe.
-    """
+    """A study's finished runs."""
     runs, settings = read_results(folder, "simi_cl_captioning", ("cider", "captions"))
     return TrainedStudy(folder.name, settings["data"], runs)
 
 
 def make_tables(studies: Sequence[TrainedStudy], paper: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The paper's tables with blocks `paper` and `ours`; then what was trained on other data.
-
-    Args:
-        studies: ours.
-        paper: of `read_paper_tables`.
-
-    Returns:
-        For each table its `number`, `title`, `columns` and `blocks`: a title and rows of texts each.
-    """
+    """The paper's tables with blocks `paper` and `ours`; then what was trained on other data."""
     tables = []
     for number, printed in paper["tables"].items():
         rows = [[name, *map(_printed, values)] for name, values in printed["rows"].items()]

@@ -99,12 +99,7 @@ def check_arguments(
     args: TonicsArguments,
     training_args: CurriculumTrainingArguments,
 ) -> None:
-    """Refuses what would spoil a run's end.
-
-    Raises:
-        ValueError: an option that the model or a saved ontology does not read, no resamples, no text encoder, an
-            unknown loss or evaluation, or no `validation` to choose a checkpoint by.
-    """
+    """Refuses what would spoil a run's end."""
     check_evaluations(data_args.evaluations)
     if data_args.ontology is not None and data_args.corrections is not None:
         raise ValueError(
@@ -145,11 +140,7 @@ def check_arguments(
 
 
 def check_evaluations(given: Mapping[str, Any]) -> None:
-    """Refuses evaluations that could not be made after training.
-
-    Raises:
-        ValueError: there is no validation or no test, one has a field or a protocol that does not exist.
-    """
+    """Refuses evaluations that could not be made after training."""
     if VALIDATION not in given or len(given) < 2:
         raise ValueError(
             f"evaluations has {sorted(given)}. `{VALIDATION}` chooses the checkpoint, and one or more others are "

@@ -63,10 +63,6 @@ class SourceRegions(Mapping[str, Regions]):
 
     Args:
         stores: name of a source → its regions.
-
-    Raises:
-        ValueError: their features have different numbers of dimensions, are of different detectors, or are not
-            standardised by the same numbers.
     """
 
     def __init__(self, stores: Mapping[str, Mapping[str, Regions]]) -> None:
@@ -104,13 +100,7 @@ class SourceRegions(Mapping[str, Regions]):
 
 
 def prepare(data_args: DataArguments, model_args: ModelArguments, folder: Path) -> Prepared:
-    """Data, regions, ontology and triplets of a run; kept for the next run, which mostly has the same.
-
-    Args:
-        data_args: of the run.
-        model_args: of the run: an aligner reads regions.
-        folder: of the study; regions that are made are kept there.
-    """
+    """Data, regions, ontology and triplets of a run; kept for the next run, which mostly has the same."""
     return _prepare(json.dumps(asdict(data_args)), model_args.model == ALIGNER, folder)
 
 
@@ -186,11 +176,7 @@ def _load(given: str, reads_regions: bool) -> tuple[Dataset, dict[str, Dataset]]
 
 
 def sources_of(data_args: DataArguments) -> dict[str, str]:
-    """Name → what is loaded, of each source of training pairs.
-
-    Raises:
-        ValueError: two of them have one name.
-    """
+    """Name → what is loaded, of each source of training pairs."""
     given = [part.strip() for part in data_args.data.split(",")]
     names = {name_of(source): source for source in given}
     if len(names) < len(given):
@@ -202,11 +188,7 @@ def sources_of(data_args: DataArguments) -> dict[str, str]:
 
 
 def check_files(study: Study) -> None:
-    """Looks for the files that runs read, before the first one loads for an hour.
-
-    Raises:
-        FileNotFoundError: files are not there; all of them are named.
-    """
+    """Looks for the files that runs read, before the first one loads for an hour."""
     missing: dict[str, None] = {}
     for item in study.runs:
         given = item.settings

@@ -70,13 +70,7 @@ class RetrievalLines(RunLines):
 
 
 def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) -> dict[str, Any]:
-    """Plan, cost, decisions and evaluations of a run.
-
-    Args:
-        trainer: after training.
-        train: its rows.
-        numbers: which of the prepared rows these are, int64 (rows,).
-    """
+    """Plan, cost, decisions and evaluations of a run."""
     log, plan = trainer.state.log_history, trainer.plan
     chosen = {} if plan.candidates == 1 else read_draws(trainer.args.output_dir, plan.global_batch_size)
     checked = {entry["step"]: entry[HELD_OUT] for entry in log if HELD_OUT in entry}
@@ -104,14 +98,7 @@ def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) 
 def last_batches(
     plan: Plan, train: Dataset, shown: int = 12, chosen: Mapping[int, np.ndarray] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
-    """The last random batch and the last batch of one node that were trained on, of the last steps.
-
-    Args:
-        plan: of the run.
-        train: its rows.
-        shown: rows of a batch that are kept.
-        chosen: step → the rows trained on, where not all that are drawn are.
-    """
+    """The last random batch and the last batch of one node that were trained on, of the last steps."""
     nodes = read_column(train, NODE).to_pylist()
     found: dict[str, dict[str, Any]] = {}
     for step in reversed(range(max(0, plan.num_steps - _LOOKED_AT), plan.num_steps)):
@@ -129,14 +116,7 @@ def last_batches(
 def make_suites(
     name: str, prepared: Prepared, args: TonicsArguments, evaluations: Mapping[str, Any]
 ) -> dict[str, RetrievalSuite]:
-    """What a model will be tested on: before training, as a protocol asks for a number of images.
-
-    Args:
-        name: of the run.
-        prepared: the data.
-        args: of the run.
-        evaluations: of `DataArguments`.
-    """
+    """What a model will be tested on: before training, as a protocol asks for a number of images."""
     return {
         test: RetrievalSuite(
             pairs,
@@ -159,19 +139,7 @@ def test_retrieval(
     args: TonicsArguments,
     suites: Mapping[str, RetrievalSuite],
 ) -> dict[str, Any]:
-    """Retrieval on every test, by the checkpoint that was chosen; written into the run's folder.
-
-    Args:
-        trainer: after training.
-        built: its model's inputs.
-        model: trained, adapters merged.
-        prepared: the data.
-        args: of the run.
-        suites: of `make_suites`.
-
-    Returns:
-        numbers as "test_image_r1", and within classes "test_within_image_r1", by the name of each test.
-    """
+    """Retrieval on every test, by the checkpoint that was chosen; written into the run's folder."""
     folder, numbers = Path(trainer.args.output_dir), {}
     for name, suite in suites.items():
         found: RetrievalEvaluation = evaluate(suite, built, model, folder / "model", prepared, args)

@@ -51,12 +51,7 @@ class Built:
 
 
 def build(model_args: ModelArguments, prepared: Prepared) -> Built:
-    """The model of a run: an aligner on a text encoder, or a CLIP, with adapters where they are asked for.
-
-    Raises:
-        FileNotFoundError: there is no such model.
-        ImportError: PEFT is not installed.
-    """
+    """The model of a run: an aligner on a text encoder, or a CLIP, with adapters where they are asked for."""
     return _aligner(model_args, prepared) if model_args.model == ALIGNER else _clip(model_args)
 
 
@@ -78,15 +73,7 @@ def _aligner(model_args: ModelArguments, prepared: Prepared) -> Built:
 
 
 def readable(rows: Dataset, collator: ContrastiveCollator) -> tuple[Dataset, np.ndarray]:
-    """Rows whose noun is among the tokens that are kept of its caption; the others are counted.
-
-    Args:
-        rows: triplets.
-        collator: of a run; one that reads no nouns keeps all rows.
-
-    Returns:
-        the rows that are left, and their numbers, int64 (rows left,).
-    """
+    """Rows whose noun is among the tokens that are kept of its caption; the others are counted."""
     numbers = np.arange(len(rows))
     if not collator.nouns:
         return rows, numbers
@@ -135,16 +122,7 @@ def _with_adapters(model: Any, rank: int | None) -> Any:
 
 
 def save(built: Built, trainer: ContrastiveTrainer, folder: Path) -> Any:
-    """Writes the trained model as `hf-curriculum evaluate` reads it, adapters merged into its weights.
-
-    Args:
-        built: before training.
-        trainer: after training.
-        folder: to write.
-
-    Returns:
-        the trained model.
-    """
+    """Writes the trained model as `hf-curriculum evaluate` reads it, adapters merged into its weights."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
@@ -162,16 +140,7 @@ def save(built: Built, trainer: ContrastiveTrainer, folder: Path) -> Any:
 def evaluate(
     suite: RetrievalSuite, built: Built, model: Any, folder: Path, prepared: Prepared, args: TonicsArguments
 ) -> Any:
-    """A trained model's retrieval on the captions and images of a suite.
-
-    Args:
-        suite: of a test.
-        built: before training.
-        model: trained.
-        folder: where it was saved.
-        prepared: the data.
-        args: of the run.
-    """
+    """A trained model's retrieval on the captions and images of a suite."""
     if not isinstance(model, AlignerModel):
         scorer = clip.CLIPSimilarity(str(folder), batch_size=64)
         return suite(clip_similarities(suite.captions, suite.images[IMAGE], scorer))

@@ -36,10 +36,7 @@ _NODES = 8
 
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, results and report; prints the table with p values, and what to try next.
-
-    `controls` maps an arm to the one that it is compared with.
-    """
+    """Writes the study's table, results and report; prints the table with p values, and what to try next."""
     folder, data_args = study.output_dir, arguments_of(study, DataArguments)
     if data_args is None:
         return
@@ -93,14 +90,7 @@ def try_command(run: Path, data_args: DataArguments, prepared: Prepared) -> list
 def compare_by_seed(
     runs: Sequence[Mapping[str, Any]], prepared: Prepared, folder: Path, resamples: int
 ) -> dict[tuple[int, str], RetrievalComparison]:
-    """For each seed with two arms or more and each test, all arms on the same resamples of the same images.
-
-    Args:
-        runs: of the study.
-        prepared: the data.
-        folder: of the study.
-        resamples: of the images.
-    """
+    """For each seed with two arms or more and each test, all arms on the same resamples of the same images."""
     compared = {}
     for seed in dict.fromkeys(run["seed"] for run in runs):
         own = [run for run in runs if run["seed"] == seed]
@@ -183,16 +173,7 @@ def add_curriculum(
 
 
 def masses(decisions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> dict[str, list[float]]:
-    """The share of batches of the root, of the largest nodes and of all others together after each decision.
-
-    Args:
-        decisions: of a run's plan.
-        sizes: node → its examples.
-
-    Example:
-        >>> masses([{"random_share": 0.9}, {"random_share": 0.8}], {"dog": 3, "cat": 1})
-        {'entity': [0.9, 0.8], 'dog': [0.075, 0.15], 'cat': [0.025, 0.05]}
-    """
+    """The share of batches of the root, of the largest nodes and of all others together after each decision."""
     total, order = sum(sizes.values()), sorted(sizes, key=lambda name: (-sizes[name], name))
     shown = {name: sizes[name] for name in order[:_NODES]}
     if len(order) > _NODES:

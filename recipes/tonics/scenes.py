@@ -29,17 +29,7 @@ def load_scenes(data_args: DataArguments) -> DatasetDict:
 
 
 def box_regions(splits: Sequence[Dataset], folder: Path) -> RegionStore:
-    """A store of the true boxes of scenes, each with the mean of the shipped CLIP's patch states in it.
-
-    Features are standardised over all regions. A store that is there already is opened.
-
-    Args:
-        splits: of scenes.
-        folder: of the study; the store is `folder/features`.
-
-    Raises:
-        ValueError: the store that is there is of images of another size.
-    """
+    """A store of the true boxes of scenes, each with the mean of the shipped CLIP's patch states in it."""
     target = folder / "features"
     if (target / "region_store.json").is_file():
         first, stored = splits[0][0], RegionStore(target)

@@ -43,24 +43,13 @@ class TrainedStudy:
 
 
 def read_study(folder: Path) -> TrainedStudy:
-    """A study's finished runs.
-
-    Raises:
-        ValueError: the folder is no study of this recipe.
-    """
+    """A study's finished runs."""
     runs, settings = read_results(folder, "tonics_alignment", ("refreshes",))
     return TrainedStudy(folder, settings["data"], settings, runs)
 
 
 def read_evaluations(given: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Retrieval of a model that was not trained here, from `evaluate --suite retrieval`: test → metrics.
-
-    Args:
-        given: TEST=FOLDER each.
-
-    Raises:
-        ValueError: not of this form, an unknown test, or a folder without results.
-    """
+    """Retrieval of a model that was not trained here, from `evaluate --suite retrieval`: test → metrics."""
     found = {}
     for text in given:
         test, _, folder = text.partition("=")
@@ -80,17 +69,7 @@ def make_tables(
     clip: Mapping[str, Mapping[str, float]],
     probes: Mapping[Path, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The paper's tables with blocks `paper` and `ours`; then what was tested on other data.
-
-    Args:
-        studies: ours.
-        paper: of `read_paper_tables`.
-        clip: of `read_evaluations`.
-        probes: study → of `probe_study`.
-
-    Returns:
-        For each table its `number`, `title`, `columns` and `blocks`: a title and rows of texts each.
-    """
+    """The paper's tables with blocks `paper` and `ours`; then what was tested on other data."""
     retrieval, probing = paper["tables"]["1"], paper["tables"]["2"]
     first = [{"title": "the paper's", "rows": _texts(retrieval["rows"])}]
     second = [{"title": "the paper's", "rows": _texts(probing["rows"])}]
@@ -140,18 +119,7 @@ def _other_tests(study: TrainedStudy, arms: Mapping[str, Any], title: str) -> di
 def probe_study(
     study: TrainedStudy, captions: Sequence[str], noun: str | None, num_colours: int, further: Sequence[str] = ()
 ) -> dict[str, Any] | None:
-    """Table 2 of a study: a noun's vectors by the text encoder before training, by each arm's after, by others'.
-
-    Args:
-        study: of aligners; None is returned for one of CLIPs.
-        captions: to choose from.
-        noun: the word; None: the one with the most captions.
-        num_colours: of the noun.
-        further: names of other text encoders.
-
-    Raises:
-        ValueError: no noun comes in so many colours.
-    """
+    """Table 2 of a study: a noun's vectors by the text encoder before training, by each arm's after, by others'."""
     if study.settings["model"] != ALIGNER:
         return None
     chosen = colour_captions(captions, noun, num_colours=num_colours)

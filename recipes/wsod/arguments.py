@@ -144,12 +144,7 @@ def check_arguments(
     args: WsodArguments,
     training_args: CurriculumTrainingArguments,
 ) -> None:
-    """Refuses what would spoil a run's end.
-
-    Raises:
-        ValueError: a curriculum without its score, an unknown scorer, an option that a scorer, the detector or the
-            search does not have, one of the search that is out of range, or an edge that is none.
-    """
+    """Refuses what would spoil a run's end."""
     rule, known = training_args.curriculum, outputs_of(data_args.scores)
     if rule is not None and rule.needs_scores and training_args.score_column is None:
         raise ValueError(

@@ -106,11 +106,7 @@ def _prepare(key: str) -> Prepared:
 
 
 def with_proposals(images: Dataset, data_args: DataArguments) -> Dataset:
-    """The images with their proposals: those that they have, those of a file, or by a search.
-
-    Raises:
-        ValueError: of some images it is not known whether they have any: a file lacks them, or they cannot be read.
-    """
+    """The images with their proposals: those that they have, those of a file, or by a search."""
     found = _add_proposals(images, data_args)
     lacking = np.flatnonzero(proposal_counts(found) < 0)
     if len(lacking):
@@ -165,18 +161,7 @@ def _images(pairs: Dataset) -> Dataset:
 
 
 def _test_images(images: Dataset, labels: Any, by: str, class_names: list[str], field: str) -> Dataset:
-    """Test images with labels: those with boxes where there are boxes, otherwise those whose captions name a class.
-
-    Args:
-        images: to be tested on.
-        labels: the training images'.
-        by: what these are made of.
-        class_names: what is detected.
-        field: the entry of an object that is its class.
-
-    Raises:
-        ValueError: none of them has a class.
-    """
+    """Test images with labels: those with boxes where there are boxes, otherwise those whose captions name a class."""
     if OBJECTS in images.column_names:
         by = "boxes"
         annotated = [row for row, objects in enumerate(images[OBJECTS]) if objects is not None]
@@ -224,11 +209,7 @@ def _scenes(number: int, size: int, captions_per_image: int, mismatched: float, 
 
 
 def _captioned(data_args: DataArguments) -> DatasetDict:
-    """A data set of the user's with a test split, which is another source or held out of it.
-
-    Raises:
-        ValueError: there are no training images, or nothing to test on.
-    """
+    """A data set of the user's with a test split, which is another source or held out of it."""
     loaded = _source(data_args.data, data_args.images, data_args.objects)
     splits = {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
     if data_args.test_objects is not None:
@@ -259,13 +240,7 @@ def _read(pairs: Dataset, data_args: DataArguments) -> Dataset:
 
 
 def with_scores(prepared: Prepared, data_args: DataArguments, columns: Sequence[str]) -> Dataset:
-    """The training images with the scores of these columns: each is the aggregate of its captions' scores.
-
-    Args:
-        prepared: of the run.
-        data_args: of the run.
-        columns: to be computed.
-    """
+    """The training images with the scores of these columns: each is the aggregate of its captions' scores."""
     if not columns:
         return prepared.train
     by_column = outputs_of(data_args.scores)

@@ -27,11 +27,7 @@ RANDOM = "random proposals"
 
 
 def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
-    """Plan, cost and curves of a run.
-
-    Args:
-        trainer: after training.
-    """
+    """Plan, cost and curves of a run."""
     log, plan = trainer.state.log_history, trainer.plan
     return {
         "curriculum": has_curriculum({"curriculum": trainer.args.curriculum, "control_curriculum": None}),
@@ -48,13 +44,7 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
 
 
 def test_detections(trainer: CurriculumTrainer, prepared: Prepared, args: WsodArguments) -> dict[str, Any]:
-    """Detections of the test images, their metrics, and by how much they beat random boxes of the same image scores.
-
-    Args:
-        trainer: after training.
-        prepared: of the run.
-        args: likewise.
-    """
+    """Detections of the test images, their metrics, and by how much they beat random boxes of the same image scores."""
     trainer.compute_metrics = None  # it is of the images that are looked at while training
     found = trainer.predict(prepared.test, ignore_keys=["losses", "scores", "pred_boxes"], metric_key_prefix="eval")
     image_scores, detections = found.predictions

@@ -38,10 +38,7 @@ _SHOWN = 3
 
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, results and report; prints the table, and what to try next.
-
-    `controls` maps an arm to the one that it is compared with.
-    """
+    """Writes the study's table, results and report; prints the table, and what to try next."""
     folder, data_args = study.output_dir, arguments_of(study, DataArguments)
     if data_args is None:
         return
@@ -238,13 +235,7 @@ def _scored_item(scored: Dataset, column: str, row: int, part: str, field: str) 
 
 
 def draw_named(image: Any, boxes: Sequence[tuple[str, Sequence[float]]], class_names: Sequence[str]) -> Image.Image:
-    """An image with boxes and their names; those of a class have its colour.
-
-    Args:
-        image: in any form `to_rgb` reads.
-        boxes: name, and left, top, right, bottom in its pixels.
-        class_names: of the detector; boxes of other names are left out.
-    """
+    """An image with boxes and their names; those of a class have its colour."""
     kept = [(name, box) for name, box in boxes if name in class_names]
     names = [name for name, _ in kept]
     return draw_boxes(image, [box for _, box in kept], names, [class_names.index(name) for name in names])

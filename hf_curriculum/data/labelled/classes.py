@@ -92,11 +92,7 @@ def class_counts(dataset: Dataset, column: str = LABEL, *, real: float = 1.0) ->
 
 
 def read_labels(dataset: Dataset, column: str = LABEL) -> np.ndarray:
-    """The class number of each row, int64 (rows,).
-
-    Raises:
-        ValueError: a row has none, or one that is outside of the classes.
-    """
+    """The class number of each row, int64 (rows,)."""
     names, values = class_names(dataset, column), read_column(dataset, column)
     labels = values.fill_null(-1).to_numpy(zero_copy_only=False)
     outside = np.flatnonzero((labels < 0) | (labels >= len(names)))
@@ -115,18 +111,7 @@ def encode_labels(
     known: Mapping[Any, str] | None = None,
     source: object = "The data",
 ) -> tuple[dict[str, list[int]], ClassLabel]:
-    """Labels of all splits as numbers of one `ClassLabel`.
-
-    Args:
-        splits: split → a class number or name for each row.
-        classes: see `load_labelled`.
-        known: class number → name, as the data itself has them; all of these are classes.
-        source: what holds the labels, for errors.
-
-    Raises:
-        ValueError: a row has no label, or one that is outside of the classes; numbers stand beside names; a mapping
-            names none of the labels.
-    """
+    """Labels of all splits as numbers of one `ClassLabel`."""
     found = Counter(value for labels in splits.values() for value in labels)
     kinds = {type(value) for value in found}
     if not found or not (kinds <= {int} or kinds <= {str}) or "" in found:
@@ -156,12 +141,7 @@ def encode_labels(
 
 
 def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
-    """Names of classes as a list, or as a mapping from numbers or names in the data.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file or the value holds something else.
-    """
+    """Names of classes as a list, or as a mapping from numbers or names in the data."""
     value: Any = classes
     if isinstance(classes, (str, Path)):
         if not Path(classes).is_file():
@@ -240,14 +220,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def long_tail_counts(num_classes: int, largest: int, imbalance: float) -> list[int]:
-    """Images per class that fall exponentially from `largest` to `largest / imbalance`, rounded down.
-
-    Source: Cui et al. 2019, *Class-Balanced Loss*, §5.1 (long-tailed CIFAR): n · (1/IF)^(k/(C−1)).
-
-    Example:
-        >>> long_tail_counts(10, 5000, 100)
-        [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
-    """
+    """Images per class that fall exponentially from `largest` to `largest / imbalance`, rounded down."""
     steps = max(1, num_classes - 1)
     # A millionth: 5000 · 0.01 may be 49.99999999.
     return [int(largest * imbalance ** (-number / steps) + 1e-6) for number in range(num_classes)]

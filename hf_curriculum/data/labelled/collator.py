@@ -108,12 +108,7 @@ class LabelCollator:
 
 
 class CentreCrop:
-    """The middle square of an image, with a share of its shorter edge.
-
-    Example:
-        >>> CentreCrop(0.5)(Image.new("RGB", (80, 60))).size
-        (30, 30)
-    """
+    """The middle square of an image, with a share of its shorter edge."""
 
     def __init__(self, share: float) -> None:
         self.share = share

@@ -51,11 +51,7 @@ class LabelledFiles:
 
 
 def read_files(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
-    """What a file or a folder of labelled images holds.
-
-    Raises:
-        ValueError: nothing recognises it, or it is not whole.
-    """
+    """What a file or a folder of labelled images holds."""
     if path.is_file():
         return read_list(path) if ending(path) == ".txt" else read_table(path, columns)
     if is_iwildcam(path):
@@ -74,11 +70,7 @@ def read_files(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
 
 
 def class_folders(path: Path) -> dict[str, dict[str, list[str]]]:
-    """Split → file names and classes of a folder of class folders; empty where it is none.
-
-    Raises:
-        ValueError: a class has no image in any split, or folders of splits are beside other folders or twice.
-    """
+    """Split → file names and classes of a folder of class folders; empty where it is none."""
     entries = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     splits = {UNSPLIT: path}
     named = {entry: entry.name for entry in entries if entry.name.lower() in SPLIT_FOLDERS}
@@ -113,14 +105,7 @@ def class_folders(path: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def read_list(path: Path) -> LabelledFiles:
-    """A list as ImageNet-LT's: a file and a class number in each line, or also a guidance and a count.
-
-    The released lists of DisCL have four columns: file, class, guidance in per cent, and the images of the class in
-    the training data (`train_cnt`).
-
-    Raises:
-        ValueError: a line is of another form, or lines have more columns than others.
-    """
+    """A list as ImageNet-LT's: a file and a class number in each line, or also a guidance and a count."""
     rows, widths = [], set()
     with open_text(path) as file:
         for number, line in enumerate(file, 1):
@@ -147,11 +132,7 @@ def read_list(path: Path) -> LabelledFiles:
 
 
 def read_table(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
-    """A .csv, .tsv or .jsonl with a file name and a class in each row.
-
-    Raises:
-        ValueError: it is no such table, or has no such columns.
-    """
+    """A .csv, .tsv or .jsonl with a file name and a class in each row."""
     kind = ending(path)
     if kind not in TABLE_SUFFIXES:
         raise ValueError(f"load_labelled does not read {path}. {RULES}")
@@ -194,11 +175,7 @@ def is_iwildcam(path: Path) -> bool:
 
 
 def read_iwildcam(path: Path) -> LabelledFiles:
-    """iWildCam-WILDS v2: the splits train, val, test, id_val and id_test, all with their images in `train/`.
-
-    There are max(y) + 1 classes, as the benchmark's readers take it: 182. Which camera took an image
-    (`location_remapped`) and when (`datetime`) stay beside it.
-    """
+    """iWildCam-WILDS v2: the splits train, val, test, id_val and id_test, all with their images in `train/`."""
     frame = pd.read_csv(path / "metadata.csv", dtype={"filename": str, "datetime": str, "seq_id": str})
     kept = [name for name in ("location_remapped", "sequence_remapped", "datetime") if name in frame.columns]
     splits = {}

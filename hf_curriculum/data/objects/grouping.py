@@ -187,10 +187,7 @@ def _lists(values: pa.Array, order: np.ndarray, counts: np.ndarray, drop_null: b
 
 
 def row_hashes(values: pa.Array) -> np.ndarray:
-    """A number per row, uint64 (rows,), equal where the rows of an Arrow array are: numbers, texts, lists, records.
-
-    Null and NaN equal themselves. The numbers mean nothing beside those of another array.
-    """
+    """A number per row, uint64 (rows,), equal where the rows of an Arrow array are: numbers, texts, lists, records."""
     kind = values.type
     if isinstance(values, pa.ExtensionArray):
         return row_hashes(values.storage)
@@ -213,27 +210,7 @@ def row_hashes(values: pa.Array) -> np.ndarray:
 
 
 def aggregate_per_image(scores: np.ndarray, images: np.ndarray, how: Literal["max", "min", "mean"]) -> np.ndarray:
-    """Gives every row the aggregate of its image.
-
-    Rows that could not be scored do not count; an image without any scored row stays NaN.
-
-    Args:
-        scores: float32 (rows,), NaN where unscored.
-        images: integers (rows,) from `group_codes`, equal for rows of one image.
-        how: "max" is BabyLM's.
-
-    Shapes:
-        returns float32 (rows,).
-
-    Raises:
-        ValueError: unknown `how`.
-
-    Source: Saha et al. 2024 (BabyLM), §3.3: an image with several captions has the difficulty of the hardest.
-
-    Example:
-        >>> aggregate_per_image(np.float32([2, 3, np.nan, np.nan]), np.array([0, 0, 0, 1]), "max")
-        array([ 3.,  3.,  3., nan], dtype=float32)
-    """
+    """Gives every row the aggregate of its image."""
     check_choice("per_image", how, ("max", "min", "mean"))
     scored = ~np.isnan(scores)
     count = int(images.max(initial=-1)) + 1

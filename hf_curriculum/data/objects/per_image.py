@@ -83,14 +83,7 @@ def add_per_image(
     timeout: float,
     first_only: bool,
 ) -> Dataset | DatasetDict | None:
-    """Appends the columns to one split or several: each image is looked at once for all rows with its `image_id`.
-
-    Images are looked at in parts, by `num_proc` processes of this one, and by as many launched processes as there are;
-    a part is kept completely or not at all. The result does not depend on their numbers.
-
-    Returns:
-        The data set; with `first_only` None in launched processes other than the first.
-    """
+    """Appends the columns to one split or several: each image is looked at once for all rows with its `image_id`."""
     if part_images < 1 or (num_proc is not None and num_proc < 0):
         raise ValueError(
             f"`part_images={part_images}` and `num_proc={num_proc}` were given. A part has at least 1 image, and "

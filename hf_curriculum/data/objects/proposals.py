@@ -154,11 +154,7 @@ class StoredProposals:
 
 
 def fitted_boxes(regions: Regions, width: int, height: int, where: str) -> np.ndarray:
-    """The boxes of a file in pixels of an image of that size, clipped to it: float32 (boxes, 4).
-
-    Raises:
-        ValueError: they end before they begin, or lie beyond the image.
-    """
+    """The boxes of a file in pixels of an image of that size, clipped to it: float32 (boxes, 4)."""
     known = regions.width, regions.height
     boxes = regions.pixel_boxes(width, height)
     if not regions.normalised and all(known) and known != (width, height):
@@ -300,11 +296,7 @@ def selective_search(
     max_side: int | None = None,
     max_aspect: float | None = None,
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """Proposals by OpenCV on BGR channels: sorted boxes, float32 (boxes, 4), left, top, right, bottom, and the size.
-
-    Boxes are in pixels of the image as it was searched, whose width and height are returned. OpenCV's order of the
-    boxes is random and cannot be seeded: they are a set.
-    """
+    """Proposals by OpenCV on BGR channels: sorted boxes, float32 (boxes, 4), left, top, right, bottom, and the size."""
     cv2 = require_opencv()
     size = searched_size(image.size, max_side, max_aspect)
     if size != image.size:

@@ -25,16 +25,7 @@ def is_coco(content: Any) -> bool:
 
 
 def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
-    """The columns of a COCO caption file, one row per annotation, in the file's order.
-
-    `file_name`, `caption`, `image_id` (COCO's own, as a string), `caption_id`, and the further fields that all of its
-    images have (width, height, licence, ...).
-
-    Example:
-        >>> read_coco({"images": [{"id": 9, "file_name": "9.jpg"}],
-        ...            "annotations": [{"id": 1, "image_id": 9, "caption": "A dog."}]})["image_id"]
-        ['9']
-    """
+    """The columns of a COCO caption file, one row per annotation, in the file's order."""
     annotations = content["annotations"]
     if not annotations or "caption" not in annotations[0]:
         found = f"annotations with the fields {sorted(annotations[0])}" if annotations else "no annotations"
@@ -77,18 +68,6 @@ def is_karpathy(content: Any) -> bool:
 
 def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[str, dict[str, list[Any]]]:
     """Split (`train`, `validation`, `test`) -> columns of a Karpathy file, one row per sentence, in the file's order.
-
-    Columns: `file_name` (with its folder, where the file names one), `caption` (`raw`, or else the tokens joined by
-    spaces), `image_id` (`cocoid`, or else `imgid`, as a string), `caption_id`; and `tokens` (joined by spaces), where
-    the file has them. COCO's split "restval" is training data (`restval="train"`), a split of its own (`"keep"`) or
-    left out (`"drop"`).
-
-    Source: Karpathy and Fei-Fei, "Deep visual-semantic alignments for generating image descriptions" (CVPR 2015).
-
-    Example:
-        >>> read_karpathy({"images": [{"filename": "a.jpg", "split": "val", "imgid": 0,
-        ...                            "sentences": [{"raw": "A dog.", "sentid": 0}]}]})["validation"]["caption"]
-        ['A dog.']
     """
     if restval not in ("train", "keep", "drop"):
         raise ValueError(
@@ -183,23 +162,7 @@ def objects_array(rows: Iterable[Objects | None]) -> pa.Array:
 
 
 def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Dataset]:
-    """Adds the annotated objects of each row's image, as `GroundTruthBoxes` and the embedded scenes have them.
-
-    An image is found by its file's name without folder and ending, or else by its `image_id`. One without objects has
-    an empty list; one that is not annotated has None. Boxes are in pixels, the right and lower edges exclusive.
-    Objects have `area` and `iscrowd`, or `difficult`, where the file has them.
-
-    Args:
-        splits: name → data set with `image_id`, and `file_name` where images come from files.
-        path: COCO's `instances_*.json` (.gz or not), or a folder of VOC's XML files, one for each image.
-
-    Raises:
-        FileNotFoundError: there is no such path.
-        ValueError: the file is of another kind or damaged, without categories, with two of one name or with boxes
-            beyond their images; or no row's image is annotated.
-
-    Source: Lin et al. 2014 (COCO); Everingham et al. 2010 (PASCAL VOC), whose pixels count from 1, the last included.
-    """
+    """Adds the annotated objects of each row's image, as `GroundTruthBoxes` and the embedded scenes have them."""
     path = Path(path)
     by_name, by_id = _read_voc(path) if path.is_dir() else _by_image(read_instances(path))
     added, annotated = {}, 0

@@ -57,13 +57,7 @@ def adopt(
     beside: str | Path | None = None,
     download: bool = False,
 ) -> Dataset:
-    """The data set with columns `image` and `caption` of our types; other columns stay, formats go.
-
-    `image_id` may be missing: `with_ids` reads files for it, so what they are is looked at before. `caption` may still
-    be a list. Addresses are downloaded if `download` says so. `images=False` takes none; a folder is where a column of
-    relative paths starts from, or else `beside`, the folder of the file that holds the column, or else the working
-    directory.
-    """
+    """The data set with columns `image` and `caption` of our types; other columns stay, formats go."""
     check_mapping(columns)
     dataset = dataset.with_format(None)
     theirs = {name: _their_name(name, dataset.column_names, columns) for name in ALIASES}

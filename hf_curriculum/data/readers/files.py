@@ -67,10 +67,7 @@ def read_caption_files(
     allow_outside: bool = False,
     download: bool = False,
 ) -> dict[str, Dataset]:
-    """Split -> data set of a caption file, or of a folder that holds one or one for each split.
-
-    Args: as of `load_captioned`. Without splits, or with `split`, the only key is `UNSPLIT`.
-    """
+    """Split -> data set of a caption file, or of a folder that holds one or one for each split."""
     tables: dict[str, tuple[dict[str, list], Path]] = {}
     for folder_split, file in _caption_files(path).items():
         if not allow_outside and file != path:

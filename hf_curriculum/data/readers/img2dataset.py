@@ -138,10 +138,7 @@ def _row(image: Any, caption: str | None, meta: dict[str, Any], key: str) -> Row
 
 
 def _tar(path: Path) -> Iterator[Row]:
-    """Samples of a tar file: neighbouring members whose names differ in their suffix alone.
-
-    A sample with a link, or with a name that leads outside, is left out.
-    """
+    """Samples of a tar file: neighbouring members whose names differ in their suffix alone."""
     key, sample, refused = None, {}, {}
     try:
         with tarfile.open(path, "r|") as tar:
@@ -221,12 +218,7 @@ STATS = "_stats.json"
 
 @dataclass(frozen=True)
 class Downloads:
-    """Counts of a URL list: addresses asked for, images found, and reason -> how many are missing.
-
-    Example:
-        >>> print(Downloads(4, 3, {"HTTP Error 404: Not Found": 1}).describe())
-        3 of 4 images are there (75.0 %); 1 is missing: 1 × HTTP Error 404: Not Found
-    """
+    """Counts of a URL list: addresses asked for, images found, and reason -> how many are missing."""
 
     asked: int
     found: int

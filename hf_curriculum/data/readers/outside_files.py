@@ -21,23 +21,13 @@ _REMEDY = "Copy or write the folder again."
 
 
 def is_elsewhere(name: str) -> bool:
-    """Whether `datasets` would not open a name as a path of this machine, but hand it to a file system.
-
-    Example:
-        >>> [is_elsewhere(name) for name in ("a.png", "/home/a.png", "s3://a/b.png", "file:../a.png")]
-        [False, False, True, True]
-    """
+    """Whether `datasets` would not open a name as a path of this machine, but hand it to a file system."""
     scheme = _SCHEME.match(name)
     return "://" in name or (scheme is not None and not os.path.ismount(f"{scheme[0]}/"))  # "C:" of Windows is none
 
 
 def named_files(dataset: Dataset, columns: Iterable[str] | None = None) -> Iterator[str]:
-    """The files and addresses that rows name in place of holding the bytes, in lists and records too.
-
-    Args:
-        dataset: the data, whose images, audio, video or documents may be at any depth.
-        columns: only these.
-    """
+    """The files and addresses that rows name in place of holding the bytes, in lists and records too."""
     chosen = [name for name in (columns or dataset.features) if holds_files(dataset.features[name])]
     for batch in dataset.select_columns(chosen).with_format("arrow").iter(10_000) if chosen else ():
         yield from files_in(batch, dataset.features)
@@ -84,18 +74,7 @@ def _named_in(array: pa.Array, feature: Any) -> Iterator[str]:
 
 
 def load_saved(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
-    """`load_from_disk` of a data set whose own files, and the files that its rows name, are in its folder.
-
-    Texts are read once, images are not: an offset that leads out of a damaged file would end the process later.
-
-    Args:
-        path: the folder.
-        allow_outside: let both be anywhere: for data that you trust.
-
-    Raises:
-        FileNotFoundError: the folder holds no data set.
-        ValueError: a file is outside, or an address, or damaged.
-    """
+    """`load_from_disk` of a data set whose own files, and the files that its rows name, are in its folder."""
     if not allow_outside:
         validate_folder(path)
     try:
@@ -116,17 +95,7 @@ def load_saved(path: str | Path, *, allow_outside: bool = False) -> Dataset | Da
 
 
 def validate_folder(folder: str | Path) -> None:
-    """`validate_inside` of the files that a folder is made of.
-
-    Links may lead out of it, and so may the names in what `save_to_disk` writes and in a card, which `datasets` opens
-    as they are.
-
-    Args:
-        folder: of a data set or of regions.
-
-    Raises:
-        ValueError: a file is outside, or an address.
-    """
+    """`validate_inside` of the files that a folder is made of."""
     named = []
     for place, folders, files in os.walk(folder):
         named += [path for name in (*folders, *files) if os.path.islink(path := os.path.join(place, name))]
@@ -176,20 +145,7 @@ def validate_files(names: Iterable[str], roots: Sequence[str | Path], source: st
 
 
 def validate_inside(paths: Iterable[str | None], roots: Sequence[str | Path], source: str | Path) -> None:
-    """Checks that data which names files names those in its own folders alone, links followed.
-
-    Otherwise whoever wrote a caption file could have any file of this machine read, stored with the data and
-    published. A link that leads out of the folders counts as outside, since archives may hold links; the cache of the
-    Hub, whose files are links to the `blobs` beside them, counts as inside.
-
-    Args:
-        paths: files, whether they exist or not; None and "" name none.
-        roots: the folders. One that is a link itself stands for where it leads.
-        source: what named the paths, for the error.
-
-    Raises:
-        ValueError: a path is outside, or an address.
-    """
+    """Checks that data which names files names those in its own folders alone, links followed."""
     inside = tuple(os.path.join(root, "") for root in _real_roots(roots))
     folders: dict[str, str] = {}
     outside = []

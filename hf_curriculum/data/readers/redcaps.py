@@ -48,16 +48,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def read_redcaps(path: str | Path) -> pa.Table:
-    """The rows of annotation files of RedCaps: `caption`, `image_id`, `url`, `subreddit`; memory-mapped.
-
-    Args:
-        path: `annotations/<subreddit>_<year>.json`, or the folder with `annotations/`.
-
-    Raises:
-        ValueError: a file is damaged, or an annotation lacks one of these.
-
-    Source: Desai et al. 2021 (RedCaps), released annotations.
-    """
+    """The rows of annotation files of RedCaps: `caption`, `image_id`, `url`, `subreddit`; memory-mapped."""
     files = _files(Path(path))
     status = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return cached_arrow(["redcaps", 1, status], lambda: _batches(files), _SCHEMA).data.table

@@ -21,12 +21,7 @@ SCALARS: set[type] = {str, bool, int, float}
 
 
 def read_records(text: str, suffix: str) -> list[dict[str, Any]]:
-    """The rows of a text file whose `suffix` is ".jsonl", ".json" (a list of objects), ".csv", ".tsv" or ".txt".
-
-    A .json may be JSON Lines too. The last three are tables with a header, separated by comma, tab, bar or semicolon,
-    whichever comes first in the header (quotes count only with commas and semicolons), or Flickr8k's
-    `name.jpg#0<tab>caption` without a header.
-    """
+    """The rows of a text file whose `suffix` is ".jsonl", ".json" (a list of objects), ".csv", ".tsv" or ".txt"."""
     if suffix == ".json":
         try:
             return parse_json(text)
@@ -108,28 +103,14 @@ def find_alias(fields: Sequence[str], aliases: Sequence[str]) -> list[str]:
 
 
 def numbered_captions(fields: Sequence[str]) -> list[str]:
-    """Fields called `caption0`, `caption_1`, `Sentence 2`, in the order of their numbers.
-
-    Example:
-        >>> numbered_captions(["image", "caption10", "caption2"])
-        ['caption2', 'caption10']
-    """
+    """Fields called `caption0`, `caption_1`, `Sentence 2`, in the order of their numbers."""
     found = {field: re.fullmatch(r"([a-z]+)[ _.-]?(\d+)", field.lower()) for field in fields}
     numbered = {field: int(match[2]) for field, match in found.items() if match and match[1] in CAPTION_FIELDS}
     return sorted(numbered, key=numbered.__getitem__)
 
 
 def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str, list[str]]) -> dict[str, list[Any]]:
-    """The columns of a table of file names and captions, one row per caption, in the table's order.
-
-    `file_name`, `caption`, `image_id` (the table's, or else the file name), and the further fields that every row has,
-    where they are texts or numbers of one type.
-
-    Example:
-        >>> rows = [{"file_name": "a.jpg", "captions": ["A dog.", "A puppy."]}]
-        >>> read_caption_table(rows, table_fields(rows[0]))["caption"]
-        ['A dog.', 'A puppy.']
-    """
+    """The columns of a table of file names and captions, one row per caption, in the table's order."""
     table: dict[str, list[Any]] = {FILE_NAME: [], CAPTION: [], IMAGE_ID: []}
     rows = []
     for number, record in enumerate(records, 1):

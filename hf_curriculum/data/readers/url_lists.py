@@ -71,19 +71,7 @@ def download_folder() -> Path:
 
 
 def download_images(rows: Dataset, source: str | Path, download: bool = True) -> Dataset:
-    """The rows of a column `image` of addresses, with the images that could be downloaded in it.
-
-    What was downloaded before is not asked for again. Failures are counted by reason and logged, their rows left out;
-    the next call tries them again.
-
-    Args:
-        rows: with a column `image` of texts.
-        source: what holds the addresses, for the log and errors.
-        download: whether the user asked for it.
-
-    Raises:
-        ValueError: it was not asked for, there are no addresses, or none has an image.
-    """
+    """The rows of a column `image` of addresses, with the images that could be downloaded in it."""
     texts = rows[IMAGE][:] if IMAGE in rows.column_names and isinstance(rows.features[IMAGE], Value) else []
     first = next(filter(None, texts), None)
     if not is_address(first):
@@ -172,12 +160,6 @@ def is_url_list(path: Path) -> bool:
 
 def read_url_list(path: str | Path) -> pa.Table:
     """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url` (null for narratives).
-
-    Read are Conceptual Captions' TSV (caption and address, in either order, without a header), Localized Narratives'
-    JSON Lines (without traces), .gz or not, and RedCaps' annotations. They are written once to the cache of `datasets`
-    and memory-mapped, so that millions of rows are never held as Python's objects.
-
-    Source: Sharma et al. 2018 (Conceptual Captions); Pont-Tuset et al. 2020 (Localized Narratives).
     """
     path = Path(path)
     if is_redcaps(path):
@@ -295,12 +277,7 @@ _MOST_COPIES = 16
 
 
 def _occurrences(values: np.ndarray) -> np.ndarray:
-    """How often each value, (rows,), has occurred before.
-
-    Example:
-        >>> _occurrences(np.array([7, 3, 7, 7])).tolist()
-        [0, 0, 1, 2]
-    """
+    """How often each value, (rows,), has occurred before."""
     order = np.argsort(values, kind="stable")
     new = np.diff(values[order], prepend=-1) != 0
     starts = np.maximum.accumulate(np.where(new, np.arange(len(values)), 0))

@@ -114,12 +114,7 @@ class LoadedDetector(NamedTuple):
 
 
 def load_detector(name: str | Path, revision: str | None = None, subfolder: str = "") -> LoadedDetector:
-    """A model that finds regions, by its name; see `RegionProcessor` for the names.
-
-    Raises:
-        FileNotFoundError: there is no such model.
-        ValueError: it lacks weights, which would stay random.
-    """
+    """A model that finds regions, by its name; see `RegionProcessor` for the names."""
     name = str(Path(__file__).parents[2] / "models" / SHIPPED) if name == SHIPPED else str(name)
     if name.startswith(TORCHVISION):
         return _named_torchvision(name.removeprefix(TORCHVISION))
@@ -150,12 +145,7 @@ def load_detector(name: str | Path, revision: str | None = None, subfolder: str 
 
 
 def wrap_detector(model: Any, image_processor: Any = None) -> LoadedDetector:
-    """A model that is loaded already, with its image processor.
-
-    Raises:
-        TypeError: a detector of torchvision without RoI features.
-        ValueError: a model of transformers without its image processor.
-    """
+    """A model that is loaded already, with its image processor."""
     if type(model).__module__.startswith("torchvision.models.detection"):
         if not hasattr(getattr(model, "roi_heads", None), "box_head"):
             raise TypeError(
@@ -175,16 +165,7 @@ def wrap_detector(model: Any, image_processor: Any = None) -> LoadedDetector:
 
 
 def build_torchvision(name: str, classes: Sequence[str] | None = None, **options: Any) -> Any:
-    """A detector of torchvision without weights, that `RegionProcessor.save_pretrained` can save with a model.
-
-    Args:
-        name: as in `torchvision.models.get_model`, such as "fasterrcnn_resnet50_fpn".
-        classes: names of its classes from "no object" on, which is the first.
-        options: of its builder, such as `num_classes`.
-
-    Raises:
-        ImportError: torchvision is missing.
-    """
+    """A detector of torchvision without weights, that `RegionProcessor.save_pretrained` can save with a model."""
     model = _torchvision_models().get_model(name, weights=None, weights_backbone=None, **options)
     model.region_builder = {"builder": name, "options": options}
     model.region_classes = classes

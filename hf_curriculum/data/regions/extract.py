@@ -233,10 +233,7 @@ def _find_all(
 
 
 def _join(target: Path, shards: Path, size: int, rank: int, dtype: Any, standardise: Any) -> None:
-    """Puts the shares of all processes together, in the first; the others wait until it is done.
-
-    They wait for the files, not in a collective operation, whose time is limited.
-    """
+    """Puts the shares of all processes together, in the first; the others wait until it is done."""
     if rank > 0:
         while not _is_written(target):
             time.sleep(_POLL)

@@ -131,10 +131,6 @@ class StoreWriter:
         complete: whether the folder was finished before.
         images: how many are in it.
         position: the source, and the position in it, to go on from.
-
-    Raises:
-        ValueError: the folder holds another store, or other files.
-        RuntimeError: another process writes the folder.
     """
 
     def __init__(self, path: str | Path, wanted: Mapping[str, Any], scale: np.ndarray | None = None) -> None:

@@ -25,33 +25,7 @@ def arrange_regions(
     boxes: bool = False,
     max_regions: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The features of an image's regions as a model reads them.
-
-    Args:
-        regions: for boxes, the image's size and the confidence, where an option needs them.
-        features: of each region.
-        box_values: appends to each region's features left, top, right and bottom as shares of the image's sides, and
-            the box's share of its area; "vinvl" appends the box's width and height instead of the area.
-        normalise: divides each region's features by their length, before box values are appended.
-        by_area: the largest region first; else as they are stored.
-        boxes: also gives `region_boxes`.
-        max_regions: of an image with more, those of the highest confidence, or the first where there is none.
-
-    Shapes: `features` float32 (regions, dims). Returns `region_features` float32 (regions, dims, or dims + 5, or
-        dims + 6 for "vinvl"), and with `boxes` `region_boxes` float32 (regions, 4).
-
-    Raises:
-        ValueError: no region; boxes or the image's size are wanted and not known; box values wanted that VinVL's 2,054
-            numbers have already; an option out of range.
-
-    Source: the reference code of Luo et al. 2018 (`use_box`, `norm_att_feat`, order by area); Zhang et al. 2021
-        (VinVL) for the six values.
-
-    Example:
-        >>> found = Regions("9", boxes=np.float32([[0, 0, 50, 20]]), width=100, height=100)
-        >>> arrange_regions(found, torch.ones(1, 2), box_values=True)["region_features"]
-        tensor([[1.0000, 1.0000, 0.0000, 0.0000, 0.5000, 0.2000, 0.1000]])
-    """
+    """The features of an image's regions as a model reads them."""
     if box_values not in (False, True, "vinvl"):
         raise ValueError(f'`box_values={box_values!r}` was given. It is False, True (five numbers) or "vinvl" (six).')
     if max_regions is not None and max_regions < 1:
@@ -105,10 +79,7 @@ def box_shares(regions: Regions) -> torch.Tensor:
 
 
 def stack_regions(images: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """A batch of what `arrange_regions` returned, padded with zeros to the most regions of an image, and its mask.
-
-    Shapes: those of `arrange_regions` with the batch before them; `region_mask` int64 (images, regions), 1 a region.
-    """
+    """A batch of what `arrange_regions` returned, padded with zeros to the most regions of an image, and its mask."""
     batch = {name: pad_sequence([image[name] for image in images], batch_first=True) for name in images[0]}
     counts = torch.tensor([len(image["region_features"]) for image in images])
     batch["region_mask"] = (torch.arange(batch["region_features"].shape[1]) < counts[:, None]).long()

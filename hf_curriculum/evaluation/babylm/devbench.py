@@ -22,20 +22,7 @@ _PROMPT = "The caption for this image is: {}."
 
 
 def run_devbench(run: Run) -> TaskResult:
-    """DevBench: `devbench/assets/<task>/manifest.csv` with its images, `devbench/evals/<task>/` with human data.
-
-    - `lex-viz_vocab`, `gram-trog`, `lex-lwl`: of several images the one a text describes. Similarity is the mean log
-      p of "The caption for this image is: ..."; `accuracy` counts the right image only if it is strictly ahead;
-      `human_similarity` is exp(−KL) with one β for the task, or one per age bin and the mean of the bins
-      (`human_similarity_<age>`).
-    - `sem-things`: `rsa` between cosines of image features and people's similarities
-      (`spose_similarity.mat`, or `.npy`).
-
-    `averages` has `accuracy` and `human_similarity` over the challenge's three tasks that were run, `rsa` standing in
-    both for sem-things.
-
-    Source: Tan et al. 2024 (DevBench); Saha et al. 2024 (BabyLM), section 4.1, Tables 2 and 3.
-    """
+    """DevBench: `devbench/assets/<task>/manifest.csv` with its images, `devbench/evals/<task>/` with human data."""
     folder = run.data_dir / "devbench"
     there = [name for name in _TASKS if (folder / "assets" / name / "manifest.csv").is_file()]
     if not there:
@@ -133,13 +120,7 @@ def trial_accuracy(similarities: np.ndarray) -> float:
 
 
 def human_similarity(similarities: np.ndarray, human: np.ndarray) -> HumanSimilarity:
-    """exp(−mean KL(human ‖ softmax(β · similarities))) with the β in [0.025, 40] that is best for all trials.
-
-    Both arrays are (trials, images). But for the bound on probabilities KL is convex in β, so a grid and golden
-    sections around its best point find the smallest.
-
-    Source: DevBench (Tan et al. 2024), with the bounds of the BabyLM 2024 evaluation pipeline.
-    """
+    """exp(−mean KL(human ‖ softmax(β · similarities))) with the β in [0.025, 40] that is best for all trials."""
     similarities = _checked(similarities)
     human = np.asarray(human, dtype=np.float64)
     if human.shape != similarities.shape:
@@ -239,15 +220,7 @@ def read_trials(folder: Path, *, task: str) -> Trials:
 
 
 def read_human(file: Path, texts: Sequence[str], width: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What people chose: age bin (`"all"` without) → rows of the manifest (n,), and people's shares (n, width).
-
-    Trials are matched by their text, never by their position: gram-trog's human data has 78 trials, its manifest 76,
-    and from the 59th on a position means different ones. Looking-while-listening has no texts in its human data, and
-    several trials of one text; there `trial` counts the manifest's rows from 1. Shares are `image1`, `image2`, ... of
-    choices, or `prop`, of looks at the right one of two images.
-
-    Source: DevBench (Tan et al. 2024); its issues on gram-trog's trials.
-    """
+    """What people chose: age bin (`"all"` without) → rows of the manifest (n,), and people's shares (n, width)."""
     rows = read_csv(file)
     found: dict[str, list[tuple[int, list[float]]]] = {}
     position = _positions(rows, list(texts), file)

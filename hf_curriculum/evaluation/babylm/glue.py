@@ -28,14 +28,7 @@ _SCORE = "score"
 
 
 def run_glue(run: Run) -> TaskResult:
-    """(Super)GLUE filtered: `glue_filtered/<task>.train.jsonl` and `.valid.jsonl`, fine-tuned as `Run.glue` says.
-
-    `score` is F1 for mrpc and qqp, Matthews' correlation for cola, accuracy for the others, of the epoch that was best
-    by F1 (by accuracy with three labels). mnli-mm is scored with the model that mnli trained. Completed tasks are
-    kept; a task that was killed starts again.
-
-    Source: BabyLM 2024 evaluation pipeline; Saha et al. 2024 (BabyLM), section 4.2 and Table 9.
-    """
+    """(Super)GLUE filtered: `glue_filtered/<task>.train.jsonl` and `.valid.jsonl`, fine-tuned as `Run.glue` says."""
     folder = need_folder(run.data_dir / "glue_filtered", task="glue")
     there = [name for name in GLUE if (folder / f"{name}.valid.jsonl").is_file()]
     if not there:
@@ -218,11 +211,7 @@ class TextClassifier(nn.Module):
 def make_classifier(
     model: PreTrainedModel, num_labels: int, *, pooling: Literal["last", "mean"], pad_token_id: int
 ) -> nn.Module:
-    """A classifier that starts from a copy of the model's weights.
-
-    Models in `AutoModelForSequenceClassification` get that class, whose head decides what it reads; all others, this
-    library's among them, a `TextClassifier`.
-    """
+    """A classifier that starts from a copy of the model's weights."""
     if type(model.config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         base = copy.deepcopy(model.base_model)
         # The last hidden states may be wider or narrower than the embeddings.

@@ -238,10 +238,7 @@ class TaskResult:
 
 
 def unweighted_means(subtasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The mean of every measure over the subtasks that have it, however many items each has.
-
-    Source: Saha et al. 2024 (BabyLM), Tables 4 and 9 to 14: each average is the plain mean of its rows.
-    """
+    """The mean of every measure over the subtasks that have it, however many items each has."""
     measures = dict.fromkeys(measure for values in subtasks.values() for measure in values)
     means = {}
     for measure in measures:

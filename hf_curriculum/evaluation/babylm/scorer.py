@@ -319,8 +319,6 @@ class ItemEncoder:
     The whole text is tokenised once, the context alone a second time, and what follows as many tokens of the whole is
     the choice; blanks at the context's end go to the choice. No special tokens are added. Contexts that are too long
     are truncated at their beginning.
-
-    Source: `lm-evaluation-harness`, as the BabyLM 2024 evaluation pipeline uses it.
     """
 
     def __init__(

@@ -297,10 +297,7 @@ _BY_AGE = "human_similarity_"
 
 
 def macro_averages(results: Mapping[str, TaskResult]) -> dict[str, float]:
-    """The mean of the benchmarks' averages, for text and for vision, where all of a kind were run.
-
-    Source: README of the BabyLM 2024 evaluation pipeline.
-    """
+    """The mean of the benchmarks' averages, for text and for vision, where all of a kind were run."""
     averages = {}
     for kind, names in (("text", TEXT), ("vision", VISION)):
         if set(names) <= set(results):
@@ -352,10 +349,7 @@ def write_results(
 
 
 def write_predictions(file: Path, results: Mapping[str, TaskResult]) -> None:
-    """The challenge's submission: `{task: {subtask: {"predictions": ...}}}`, gzipped JSON.
-
-    Source: BabyLM 2024 evaluation pipeline, "Submission Format".
-    """
+    """The challenge's submission: `{task: {subtask: {"predictions": ...}}}`, gzipped JSON."""
     predictions = {name: result.predictions for name, result in results.items()}
     # No time of writing in the file: equal predictions make equal files.
     with file.open("wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as stream:

@@ -50,11 +50,7 @@ def run_supplement(run: Run) -> TaskResult:
 
 
 def run_ewok(run: Run) -> TaskResult:
-    """EWoK filtered by the challenge's vocabulary: `ewok_filtered/<domain>.jsonl`, eleven of them.
-
-    The files have every item twice, the second time with contexts and targets exchanged. From the Hub
-    (`sources={"ewok": "ewok-core/ewok-core-1.0"}`), items are exchanged here and not filtered.
-    """
+    """EWoK filtered by the challenge's vocabulary: `ewok_filtered/<domain>.jsonl`, eleven of them."""
     if "ewok" not in run.sources:
         return _run(run, "ewok", "ewok_filtered", EWOK, _CONTRAST, ewok_item)
     source = run.sources["ewok"]

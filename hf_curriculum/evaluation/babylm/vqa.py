@@ -22,13 +22,7 @@ def vqa_item(row: Mapping[str, Any], image: Any) -> Item:
 
 
 def run_vqa(run: Run) -> TaskResult:
-    """VQAv2 filtered: `vqa_filtered/vqa_distractors_info.json`, a list of questions. Chance is 1/8.
-
-    Images come from `vqa_filtered/images/COCO_val2014_<image_id, 12 digits>.jpg`, the names of the release, or from
-    the data set that `sources={"vqa": "HuggingFaceM4/VQAv2"}` names, by `idx_in_hf_dataset`.
-
-    Source: Saha et al. 2024 (BabyLM), section 4.1; the BabyLM 2024 evaluation pipeline.
-    """
+    """VQAv2 filtered: `vqa_filtered/vqa_distractors_info.json`, a list of questions."""
     run.wanted(["vqa"], task="vqa")
     file = need_folder(run.data_dir / "vqa_filtered", task="vqa") / _FILE
     if not file.is_file():

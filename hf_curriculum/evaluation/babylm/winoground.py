@@ -15,15 +15,7 @@ _FIELDS = ("image_idx", "image_key", "caption_0", "caption_1")
 
 
 def run_winoground(run: Run) -> TaskResult:
-    """Winoground filtered: `winoground_filtered/winoground.jsonl`, a row per image, its own caption first.
-
-    Images come from `winoground_filtered/images/ex_<image_idx>_img_<0 or 1>.png`, the names of the release, or from
-    the data set that `sources={"winoground": "facebook/winoground"}` names. The challenge's score is `accuracy`, the
-    unpaired text score, chance 1/2. `text`, `image` and `group` are those of the Winoground paper, over the examples
-    both of whose images are there; chance is 1/4, 1/4 and 1/6.
-
-    Source: Saha et al. 2024 (BabyLM), section 4.1; Thrush et al. 2022 (Winoground), section 4.
-    """
+    """Winoground filtered: `winoground_filtered/winoground.jsonl`, a row per image, its own caption first."""
     run.wanted(["winoground"], task="winoground")
     file = need_folder(run.data_dir / "winoground_filtered", task="winoground") / "winoground.jsonl"
     if not file.is_file():
@@ -60,10 +52,7 @@ def run_winoground(run: Run) -> TaskResult:
 def paired_scores(
     rows: Sequence[Mapping[str, Any]], scores: Sequence[Sequence[float]]
 ) -> tuple[dict[str, float], int]:
-    """Text, image and group score, each caption and image strictly above the wrong one, and the pairs they are over.
-
-    Source: Thrush et al. 2022 (Winoground), section 4, equations 1 to 3.
-    """
+    """Text, image and group score, each caption and image strictly above the wrong one, and the pairs they are over."""
     examples: dict[Any, dict[str, tuple[tuple[str, str], Sequence[float]]]] = {}
     for row, values in zip(rows, scores, strict=True):
         examples.setdefault(row["image_idx"], {})[row["image_key"]] = ((row["caption_0"], row["caption_1"]), values)

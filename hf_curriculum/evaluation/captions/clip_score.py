@@ -22,24 +22,7 @@ _WEIGHT = 2.5
 
 
 def image_vectors(images: Sequence[Any], model: str | CLIPSimilarity = SCENES_CLIP) -> np.ndarray:
-    """Vectors of images, to score several captions of each.
-
-    Args:
-        images: in any form `to_rgb` reads.
-        model: as in `clip_scores`.
-
-    Returns:
-        float32 (n, D), of length 1.
-
-    Raises:
-        UnreadableImageError: an image cannot be read.
-
-    Example:
-        >>> from hf_curriculum.scenes.make import make_scenes
-        >>> scenes = make_scenes(6, validation=0, test=0)["train"]
-        >>> image_vectors([scenes[0]["image"]]).shape
-        (1, 128)
-    """
+    """Vectors of images, to score several captions of each."""
     scorer = model if isinstance(model, CLIPSimilarity) else CLIPSimilarity(model)
 
     def decoded() -> Iterator[Image.Image]:

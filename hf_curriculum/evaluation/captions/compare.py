@@ -182,21 +182,7 @@ def compare_captions(
 def differences(
     values: Mapping[str, Mapping[str, float]], drawn: Mapping[str, Mapping[str, np.ndarray]], confidence: float
 ) -> tuple[Difference, ...]:
-    """The differences of each pair of systems, a later one against an earlier one.
-
-    What is below half of the last printed digit, 0.00005, is no difference: 0, and in favour of neither side.
-
-    Args:
-        values: system → value's name → value on all images.
-        drawn: system → value's name → its values on the same resamples, float64 (resamples,). NaN is in favour of
-            neither side.
-        confidence: of the intervals, between percentiles.
-
-    Example:
-        >>> drawn = {"a": {"r": np.zeros(9)}, "b": {"r": np.array([0.0] + 8 * [1.0])}}
-        >>> differences({"a": {"r": 0.0}, "b": {"r": 0.5}}, drawn, 0.95)[0].p
-        0.4
-    """
+    """The differences of each pair of systems, a later one against an earlier one."""
     tails = [100 * (1 - confidence) / 2, 100 * (1 + confidence) / 2]
     found = []
     for baseline, system in combinations(values, 2):
@@ -224,20 +210,7 @@ def _without_smoothing(scores: Mapping[str, CaptionScores], values: Any, drawn: 
 
 
 def draw_images(images: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """How often each image is in each resample, a few resamples at a time.
-
-    Args:
-        images: how many are drawn from, and how many are drawn.
-        resamples: how many times.
-        seed: of the draws; a resample depends on it, its number and `images` alone.
-
-    Returns:
-        an iterator over float64 (r, images), `resamples` rows in all.
-
-    Example:
-        >>> next(draw_images(4, 2)).sum(1).tolist()
-        [4.0, 4.0]
-    """
+    """How often each image is in each resample, a few resamples at a time."""
     together = max(1, _NUMBERS // images)
     key = mix64(seed, _STREAM)
     for start in range(0, resamples, together):

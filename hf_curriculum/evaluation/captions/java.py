@@ -32,18 +32,7 @@ class Java:
 
 
 def find_java(metric: str) -> Java:
-    """Java from `JAVA_HOME`, or else from the `PATH`.
-
-    Args:
-        metric: what it is for, named in errors.
-
-    Raises:
-        JavaError: there is none, it does not say its version, or it is too old.
-
-    Example:
-        >>> find_java("METEOR").version  # doctest: +SKIP
-        17
-    """
+    """Java from `JAVA_HOME`, or else from the `PATH`."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if program is None:
@@ -79,29 +68,14 @@ def _version(program: str) -> int:
 
 
 def jar_folder() -> Path:
-    """Where jars are looked for first, and where SPICE keeps what it has parsed.
-
-    Example:
-        >>> jar_folder().name  # doctest: +SKIP
-        'jars'
-    """
+    """Where jars are looked for first, and where SPICE keeps what it has parsed."""
     own = os.environ.get(JAR_FOLDER)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(own) if own else cache / "hf_curriculum" / "jars"
 
 
 def find_files(metric: str, folder: str, names: Sequence[str], get: Callable[[Path], str]) -> list[Path]:
-    """Files in `jar_folder()`, or else in a folder of the package `pycocoevalcap`, which is only read.
-
-    Args:
-        metric: what they are for, named in errors.
-        folder: in `pycocoevalcap`.
-        names: of the files, with folders.
-        get: the command that gets the missing ones into a folder.
-
-    Raises:
-        JavaError: files are in neither; all that are missing are named.
-    """
+    """Files in `jar_folder()`, or else in a folder of the package `pycocoevalcap`, which is only read."""
     package = find_spec("pycocoevalcap")
     homes = [jar_folder()]
     homes += [Path(place) / folder for place in (package.submodule_search_locations or [] if package else [])]
@@ -116,17 +90,7 @@ def find_files(metric: str, folder: str, names: Sequence[str], get: Callable[[Pa
 
 
 def run_java(metric: str, java: Java, arguments: Sequence[str], text: str = "") -> str:
-    """What a Java program prints, run in a temporary folder of its own: several runs never meet.
-
-    Args:
-        metric: what it computes, named in errors.
-        java: which Java.
-        arguments: behind `java`; files by their whole paths.
-        text: what it reads, in UTF-8.
-
-    Raises:
-        JavaError: the program failed; the end of what it said is quoted.
-    """
+    """What a Java program prints, run in a temporary folder of its own: several runs never meet."""
     with tempfile.TemporaryDirectory(prefix="hf_curriculum_java_") as folder:
         command = [java.program, "-Dfile.encoding=UTF-8", *arguments]
         done = subprocess.run(command, input=text.encode(), capture_output=True, cwd=folder, check=False)

@@ -17,11 +17,7 @@ _WEIGHTS = np.array([1.0, 0.6, 0.8, 0.6])  # exact, stem, synonym, paraphrase
 
 
 def require_meteor() -> tuple[str, Path]:
-    """Checks that METEOR can run here; the jar's place is returned.
-
-    Raises:
-        JavaError: Java, the jar or its paraphrases are missing.
-    """
+    """Checks that METEOR can run here; the jar's place is returned."""
     find_java("METEOR")
     jar, paraphrases = find_files("METEOR", "meteor", (_JAR, _PARAPHRASES), lambda folder: "pip install pycocoevalcap")
     if paraphrases.parents[1] != jar.parent:  # the jar reads them beside itself
@@ -33,28 +29,7 @@ def require_meteor() -> tuple[str, Path]:
 
 
 def meteor_statistics(captions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-    """What METEOR is computed from, image by image; sums of rows give a corpus.
-
-    Args:
-        captions: tokens (`tokenize_all`), one caption per image.
-        references: tokens, the references of each image.
-
-    Returns:
-        float64 (n, 23): words of caption and reference, function words of both; then for exact, stem, synonym and
-        paraphrase matches the words matched of caption's content, reference's content, caption's function words and
-        reference's; then chunks, and words matched of both. Of the references the one with the highest score. A
-        caption that matches as a whole counts no chunk.
-
-    Raises:
-        JavaError: Java, the jar or its paraphrases are missing, or the jar failed.
-
-    Source: Denkowski & Lavie 2014, *Meteor Universal*; version 1.5, English, normalised, as in the COCO caption
-        evaluation.
-
-    Example:
-        >>> meteor_statistics(["a cat"], [["a cat", "one dog"]])[0, :4].tolist()  # doctest: +SKIP
-        [2.0, 2.0, 1.0, 1.0]
-    """
+    """What METEOR is computed from, image by image; sums of rows give a corpus."""
     _, jar = require_meteor()
     lines = [
         " ||| ".join(["SCORE", *(text.replace("|||", " ") for text in (*given, caption))])
@@ -66,11 +41,7 @@ def meteor_statistics(captions: Sequence[str], references: Sequence[Sequence[str
 
 
 def read_scores(lines: Sequence[str], images: int) -> np.ndarray:
-    """The jar's answers to its `SCORE` lines, float64 (images, 23).
-
-    Raises:
-        JavaError: not one line of 23 numbers per image.
-    """
+    """The jar's answers to its `SCORE` lines, float64 (images, 23)."""
     try:
         found = np.array([[float(number) for number in line.split()] for line in lines]).reshape(-1, COLUMNS)
     except ValueError:
@@ -86,16 +57,7 @@ def read_scores(lines: Sequence[str], images: int) -> np.ndarray:
 
 
 def meteor_values(statistics: np.ndarray) -> np.ndarray:
-    """METEOR (…, 1) of statistics (…, 23), of one image or summed over many.
-
-    Source: Denkowski & Lavie 2014, §2; α = 0.85, β = 0.2, γ = 0.6, δ = 0.75, weights 1, 0.6, 0.8, 0.6.
-
-    Example:
-        >>> row = np.zeros(23)
-        >>> row[:8], row[20:] = [10, 11, 4, 5, 4, 4, 3, 3], [2, 7, 7]
-        >>> round(float(meteor_values(row)[0]), 10)
-        0.3498759355
-    """
+    """METEOR (…, 1) of statistics (…, 23), of one image or summed over many."""
     matched = statistics[..., 4:20].reshape(*statistics.shape[:-1], 4, 4)  # (…, module, content/function of each)
     content, reference_content, function, reference_function = np.moveaxis(matched, -1, 0) @ _WEIGHTS
     length, reference_length, functions, reference_functions = np.moveaxis(statistics[..., :4], -1, 0)

@@ -40,13 +40,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 
 
 def values_of_sums(metric: str, sums: np.ndarray, images: int) -> np.ndarray:
-    """Values (…, v) of one of `VALUES`, of statistics (…, k) summed over images.
-
-    Args:
-        metric: its name.
-        sums: of `CaptionScores.statistics`, over `images` rows.
-        images: how many rows were summed; 1 for the values of each image.
-    """
+    """Values (…, v) of one of `VALUES`, of statistics (…, k) summed over images."""
     if metric == "bleu":
         return bleu_values(sums)
     return meteor_values(sums) if metric == "meteor" else sums / images
@@ -213,20 +207,7 @@ class CaptionEvaluator:
 def available_metrics(
     metrics: Sequence[str] | str, *, has_images: bool = False
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The metrics that can be computed here, and why the others cannot.
-
-    Args:
-        metrics: names in `VALUES`, or `"all"`.
-        has_images: whether there are images for CLIPScore.
-
-    Raises:
-        JavaError: a metric asked for by name lacks Java or a file.
-        ValueError: an unknown name; CLIPScore by name without images.
-
-    Example:
-        >>> available_metrics(["bleu", "rouge"])
-        (('bleu', 'rouge'), {})
-    """
+    """The metrics that can be computed here, and why the others cannot."""
     wanted = tuple(VALUES) if metrics == "all" else (metrics,) if isinstance(metrics, str) else tuple(metrics)
     unknown = [name for name in wanted if name not in VALUES]
     if unknown:
@@ -264,19 +245,7 @@ def check_rows(generated: Sequence[str], references: Sequence[Sequence[str]]) ->
 
 
 def reference_tokens(references: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The tokens of each image's references, those without a word left out.
-
-    Args:
-        references: the captions of each image.
-
-    Raises:
-        TypeError: an image's references are one string; a text is not a string.
-        ValueError: no image; an image without any word in its references.
-
-    Example:
-        >>> reference_tokens([["A dog.", "..."], ["Cats!"]])
-        [['a dog'], ['cats']]
-    """
+    """The tokens of each image's references, those without a word left out."""
     for row, given in enumerate(references):
         if isinstance(given, str):
             raise TypeError(

@@ -46,16 +46,7 @@ class NGrams:
 
 
 def count_ngrams(sentences: Sequence[str]) -> NGrams:
-    """The n-grams of sentences whose words are separated by white space.
-
-    Args:
-        sentences: tokens, as `tokenize_all` gives them.
-
-    Example:
-        >>> grams = count_ngrams(["a a b"])
-        >>> sorted(zip(grams.order.tolist(), grams.counts.tolist()))  # a, b; a a, a b; a a b
-        [(0, 1), (0, 2), (1, 1), (1, 1), (2, 1)]
-    """
+    """The n-grams of sentences whose words are separated by white space."""
     words = [sentence.split() for sentence in sentences]
     lengths = np.array([len(each) for each in words], np.int64)
     hashed = np.fromiter(map(_HASHES.__getitem__, chain.from_iterable(words)), np.uint64, int(lengths.sum()))
@@ -174,22 +165,7 @@ BLEU_COLUMNS = 2 + 2 * ORDERS
 
 
 def bleu_statistics(captions: Sequence[str], references: PreparedReferences) -> np.ndarray:
-    """What BLEU is computed from, image by image; sums of rows give a corpus.
-
-    Args:
-        captions: tokens, one caption per image.
-        references: of the same images.
-
-    Returns:
-        float64 (n, 10): words, words of the reference that is closest in length, then n-grams of 1 to 4 words, then
-        those found in a reference, each as often as it is there.
-
-    Source: Papineni et al. 2002, §2; "closest" length as in the COCO caption evaluation.
-
-    Example:
-        >>> bleu_statistics(["a dog runs"], PreparedReferences([["a dog ran", "a dog"]]))[0].tolist()
-        [3.0, 3.0, 3.0, 2.0, 1.0, 0.0, 2.0, 1.0, 0.0, 0.0]
-    """
+    """What BLEU is computed from, image by image; sums of rows give a corpus."""
     grams, rows = count_ngrams(with_end(captions, references.end_token)), np.arange(len(captions))
     found = np.zeros((len(captions), BLEU_COLUMNS))
     found[:, 0] = grams.lengths
@@ -207,13 +183,7 @@ def bleu_statistics(captions: Sequence[str], references: PreparedReferences) -> 
 
 
 def bleu_values(statistics: np.ndarray) -> np.ndarray:
-    """BLEU-1 to BLEU-4 (…, 4) of statistics (…, 10), of one image or summed over many.
-
-    Smoothed as in pycocoevalcap: 1e-15 is added to the n-grams found and 1e-9 to all, so a caption without a common
-    4-gram has a tiny BLEU-4, not 0.
-
-    Source: Papineni et al. 2002, §2.3.
-    """
+    """BLEU-1 to BLEU-4 (…, 4) of statistics (…, 10), of one image or summed over many."""
     length, reference = statistics[..., 0], statistics[..., 1]
     precisions = (statistics[..., 2 + ORDERS :] + _TINY) / (statistics[..., 2 : 2 + ORDERS] + _SMALL)
     ratio = (length + _TINY) / (reference + _SMALL)
@@ -222,22 +192,7 @@ def bleu_values(statistics: np.ndarray) -> np.ndarray:
 
 
 def rouge_l(captions: Sequence[str], references: Sequence[Sequence[str]], beta: float = 1.2) -> np.ndarray:
-    """ROUGE-L of each image: the longest common subsequence with its references.
-
-    Args:
-        captions: tokens, one caption per image.
-        references: tokens, the references of each image.
-        beta: weight of recall against precision.
-
-    Returns:
-        float64 (n,), from 0 to 1.
-
-    Source: Lin 2004, §3; best precision and best recall over references as in the COCO caption evaluation.
-
-    Example:
-        >>> rouge_l(["a dog runs"], [["a dog", "the dog runs"]]).tolist()
-        [0.8299319727891156]
-    """
+    """ROUGE-L of each image: the longest common subsequence with its references."""
     scores = np.zeros(len(captions))
     for row, (caption, given) in enumerate(zip(captions, references, strict=True)):
         words, lengths = caption.split(" "), [text.count(" ") + 1 for text in given]

@@ -34,13 +34,7 @@ _OPENED = ("lang", "math", "net", "text", "util", "util.concurrent")
 
 
 def require_spice() -> tuple[Java, list[Path]]:
-    """Checks that SPICE can run here; Java, and the jars it needs, the program's first.
-
-    SPICE writes its result through Java's JavaScript engine, which Java 15 dropped: a newer Java needs Nashorn's jars.
-
-    Raises:
-        JavaError: Java, or a jar, is missing; the command that gets it is named.
-    """
+    """Checks that SPICE can run here; Java, and the jars it needs, the program's first."""
     java = find_java("SPICE")
     own = (_JAR, *(f"lib/{name}.jar" for name in _LIBRARIES))
     jars = find_files("SPICE", "spice", own, lambda folder: "pip install pycocoevalcap")
@@ -57,15 +51,7 @@ def require_spice() -> tuple[Java, list[Path]]:
 
 
 def spice_command(java: Java, jars: Sequence[Path], given: Path, result: Path, cache: Path | None) -> list[str]:
-    """The arguments of `java` that score the captions in a JSON file.
-
-    Args:
-        java: decides which options are needed.
-        jars: the class path.
-        given: JSON, a list of `{"image_id", "test", "refs"}`.
-        result: the JSON file to write.
-        cache: a folder for parsed references, None for none.
-    """
+    """The arguments of `java` that score the captions in a JSON file."""
     opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED]
     options = [*opened, "--add-opens=java.sql/java.sql=ALL-UNNAMED"] if java.version >= _FIRST_CLOSED else []
     separator = ";" if platform.system() == "Windows" else ":"
@@ -75,26 +61,7 @@ def spice_command(java: Java, jars: Sequence[Path], given: Path, result: Path, c
 
 
 def spice(captions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-    """SPICE of each image: the F score of the scene graphs of a caption and of its references.
-
-    Needs 8 GB of memory, and about 15 minutes for 5,000 images; parsed references are kept in `jar_folder()`.
-
-    Args:
-        captions: tokens (`tokenize_all`), one caption per image.
-        references: tokens, the references of each image.
-
-    Returns:
-        float64 (n,), from 0 to 1; a corpus has their mean.
-
-    Raises:
-        JavaError: Java, the jar, CoreNLP or Nashorn are missing, or the jar failed.
-
-    Source: Anderson et al. 2016, *SPICE: Semantic Propositional Image Caption Evaluation*, §3; version 1.0.
-
-    Example:
-        >>> spice(["a red dog"], [["a dog", "a red dog"]]).tolist()  # doctest: +SKIP
-        [1.0]
-    """
+    """SPICE of each image: the F score of the scene graphs of a caption and of its references."""
     java, jars = require_spice()
     rows = [
         {"image_id": row, "test": caption, "refs": list(given)}
@@ -117,19 +84,7 @@ def spice(captions: Sequence[str], references: Sequence[Sequence[str]]) -> np.nd
 
 
 def read_spice(text: str, images: int) -> np.ndarray:
-    """The scores in SPICE's result, by image number, float64 (images,).
-
-    Args:
-        text: JSON, a list of `{"image_id", "scores": {"All": {"f", …}, …}}`.
-        images: how many there should be.
-
-    Raises:
-        JavaError: images are missing in the result.
-
-    Example:
-        >>> read_spice('[{"image_id": 0, "scores": {"All": {"pr": 1.0, "re": 0.25, "f": 0.4}}}]', 1).tolist()
-        [0.4]
-    """
+    """The scores in SPICE's result, by image number, float64 (images,)."""
     found = np.full(images, np.nan)
     for item in json.loads(text):
         found[int(item["image_id"])] = item["scores"]["All"]["f"]

@@ -21,13 +21,7 @@ COCO_VALUES = {
 
 
 def coco_values(predicted: PredictedBoxes, true: TrueBoxes, num_classes: int, max_boxes: int) -> dict[str, np.ndarray]:
-    """Each of `COCO_VALUES` by class, float64 (num_classes,), NaN where a class has no such object.
-
-    Raises:
-        ImportError: faster-coco-eval is not installed.
-
-    Source: Lin et al. 2014 (COCO), pycocotools' `COCOeval`, whose figures these are.
-    """
+    """Each of `COCO_VALUES` by class, float64 (num_classes,), NaN where a class has no such object."""
     try:
         from faster_coco_eval import COCO, COCOeval_faster
     except ImportError as error:

@@ -175,11 +175,6 @@ class _Resampled:
 
 def _weighted_precision(weights: np.ndarray, hit: np.ndarray, total: np.ndarray) -> np.ndarray:
     """COCO's average precision of boxes by falling score that count several times: float64 (r,), NaN without objects.
-
-    Args:
-        weights: how often each box counts, (r, boxes).
-        hit: which are right, (boxes,).
-        total: objects, (r,).
     """
     found = np.cumsum(weights * hit, axis=1)
     precision = found / np.maximum(np.cumsum(weights, axis=1), 1)
@@ -203,11 +198,7 @@ def _mean(columns: list[np.ndarray]) -> np.ndarray:
 
 
 def _coco_matches(predicted: PredictedBoxes, true: TrueBoxes, iou: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
-    """Which boxes are right, and which count for nothing because they lie on a crowd; bool (boxes,) each.
-
-    By falling score a box takes the object that it overlaps most of those that no other box has; a crowd only if there
-    is no such object.
-    """
+    """Which boxes are right, and which count for nothing because they lie on a crowd; bool (boxes,) each."""
     left, right = candidate_pairs(predicted, true)
     overlap = overlaps(predicted.boxes[left], true.boxes[right], true.crowd[right])
     near = overlap >= iou

@@ -63,11 +63,7 @@ class TrueBoxes:
 
 
 def check_class_names(class_names: Sequence[str]) -> list[str]:
-    """The names as a list.
-
-    Raises:
-        ValueError: there is none, or one twice.
-    """
+    """The names as a list."""
     names = list(class_names)
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(
@@ -80,12 +76,7 @@ def check_class_names(class_names: Sequence[str]) -> list[str]:
 
 
 def read_predictions(predictions: Predictions, num_classes: int, max_boxes: int) -> PredictedBoxes:
-    """Flat boxes of predictions, of each image and class the `max_boxes` with the highest scores.
-
-    Raises:
-        ValueError: an array of another shape, a class that there is none of, a score that is no number, or a box whose
-            right or lower edge lies before its left or upper one.
-    """
+    """Flat boxes of predictions, of each image and class the `max_boxes` with the highest scores."""
     if max_boxes < 1:
         raise ValueError(f"max_boxes={max_boxes} keeps no box, so nothing could be right. Keep at least 1, or 100.")
     parts = [_as_rows(rows, image) for image, rows in enumerate(predictions)]
@@ -134,12 +125,7 @@ def _as_rows(rows: Any, image: int) -> np.ndarray:
 
 
 def read_truths(truths: Truths, class_names: Sequence[str], field: str = "name") -> TrueBoxes:
-    """Flat boxes of annotated objects; their names become numbers once, here.
-
-    Raises:
-        ValueError: an image is not annotated, an object has no name or box, a box ends before it begins, or no object
-            is of any of the classes.
-    """
+    """Flat boxes of annotated objects; their names become numbers once, here."""
     numbers = {name: number for number, name in enumerate(class_names)}
     if missing := [image for image, objects in enumerate(truths) if objects is None]:
         raise ValueError(
@@ -182,20 +168,7 @@ def read_truths(truths: Truths, class_names: Sequence[str], field: str = "name")
 
 
 def overlaps(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray | None = None) -> np.ndarray:
-    """Intersection over union of boxes, pair by pair; over the box's own area where the other one is a crowd.
-
-    Args:
-        boxes: left, top, right, bottom, (pairs, 4).
-        others: likewise.
-        crowd: which of `others` are, bool (pairs,).
-
-    Returns:
-        float64 (pairs,), 0 where both are empty.
-
-    Example:
-        >>> overlaps(np.array([[0, 0, 2, 2]]), np.array([[1, 0, 3, 2]])).round(3).tolist()
-        [0.333]
-    """
+    """Intersection over union of boxes, pair by pair; over the box's own area where the other one is a crowd."""
     width = np.minimum(boxes[:, 2], others[:, 2]) - np.maximum(boxes[:, 0], others[:, 0])
     height = np.minimum(boxes[:, 3], others[:, 3]) - np.maximum(boxes[:, 1], others[:, 1])
     shared = np.clip(width, 0, None) * np.clip(height, 0, None)

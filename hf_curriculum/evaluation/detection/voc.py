@@ -13,17 +13,7 @@ _RECALLS = np.linspace(0, 1, 11)
 def voc_values(
     predicted: PredictedBoxes, true: TrueBoxes, num_classes: int, iou: float = 0.5
 ) -> dict[str, np.ndarray]:
-    """VOC's average precision by class, float64 (num_classes,), NaN for a class of which all objects are difficult.
-
-    A box belongs to the object of its class and image that it overlaps most. It is right if the overlap is at least
-    `iou` and no higher score has that object; neither right nor wrong if the object is difficult or a crowd; otherwise
-    wrong.
-
-    Returns:
-        `voc_ap`: the area below the precision envelope (VOC 2010 on); `voc_ap_11`: its mean at eleven recalls (2007).
-
-    Source: Everingham et al. 2010, §4.2, and the development kit of 2010.
-    """
+    """VOC's average precision by class, float64 (num_classes,), NaN for a class of which all objects are difficult."""
     ignored_truth = true.difficult | true.crowd
     left, right = candidate_pairs(predicted, true)
     overlap = overlaps(predicted.boxes[left], true.boxes[right])
@@ -64,16 +54,7 @@ def _average_precision(hits: np.ndarray, total: int) -> tuple[float, float]:
 def corloc_values(
     predicted: PredictedBoxes, true: TrueBoxes, num_classes: int, iou: float = 0.5
 ) -> dict[str, np.ndarray]:
-    """CorLoc by class: of the images that show a class, those where its highest score is on an object of the class.
-
-    Objects that are difficult or crowds count for nothing; an image without a box of the class is wrong.
-
-    Returns:
-        `corloc`: float64 (num_classes,), NaN for a class that no image shows.
-
-    Source: Deselaers, Alexe & Ferrari 2012, *Weakly Supervised Localization and Learning with Generic Knowledge*,
-        §6.1.
-    """
+    """CorLoc by class: of the images that show a class, those where its highest score is on an object of the class."""
     shown, hits = localised(predicted, true, num_classes, iou)
     counts = np.bincount(shown % num_classes, minlength=num_classes)
     sums = np.bincount(shown % num_classes, weights=hits, minlength=num_classes)

@@ -250,28 +250,14 @@ def long_tail_metrics(
 
 
 def true_probabilities(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The probability of each image's own class by a softmax, float64 (n,).
-
-    Args:
-        logits: (n, C).
-        labels: class numbers (n,).
-
-    Example:
-        >>> true_probabilities(np.array([[0.0, np.log(3)]]), np.array([1])).round(6).tolist()
-        [0.75]
-    """
+    """The probability of each image's own class by a softmax, float64 (n,)."""
     logits = np.asarray(logits, dtype=np.float64)
     shifted = logits - logits.max(1, keepdims=True)
     return np.exp(shifted[np.arange(len(labels)), labels] - np.log(np.exp(shifted).sum(1)))
 
 
 def first_array(predictions: Any) -> np.ndarray:
-    """The logits, of a model that returns more beside them.
-
-    Example:
-        >>> first_array((np.zeros((2, 3)), np.zeros(5))).shape
-        (2, 3)
-    """
+    """The logits, of a model that returns more beside them."""
     return np.asarray(predictions[0] if isinstance(predictions, (tuple, list)) else predictions)
 
 

@@ -82,12 +82,7 @@ def caption_classes(pairs: Dataset, ontology: Ontology) -> list[list[str]]:
 
 
 def class_notes(pairs: Dataset) -> tuple[str, ...]:
-    """What a reader of retrieval within the classes of `caption_classes` must know: the `notes` of `RetrievalSuite`.
-
-    Example:
-        >>> class_notes(Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"]}))
-        ('Classes are what captions name: the data has no `objects`, so their images may not show them.',)
-    """
+    """What a reader of retrieval within the classes of `caption_classes` must know: the `notes` of `RetrievalSuite`."""
     if _has_objects(pairs):
         return ()
     return (f"Classes are what captions name: the data has no `{OBJECTS}`, so their images may not show them.",)

@@ -272,11 +272,7 @@ def retrieval_metrics(
 
 
 def check_rows(shape: tuple[int, int], image_of_text: Sequence[int] | np.ndarray | None) -> np.ndarray:
-    """The row of each text's image as int64 (texts,).
-
-    Raises:
-        ValueError: rows that are none of the images, or not one per text.
-    """
+    """The row of each text's image as int64 (texts,)."""
     texts, images = shape
     rows = np.arange(texts) if image_of_text is None else np.asarray(image_of_text)
     if rows.shape != (texts,) or rows.dtype.kind not in "iu":

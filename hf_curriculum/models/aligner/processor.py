@@ -15,19 +15,7 @@ Span = tuple[int, int]
 
 
 def noun_mask(offsets: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
-    """1 on the tokens of each caption's noun.
-
-    Args:
-        offsets: where each token begins and has ended in its caption, as `return_offsets_mapping` of a tokenizer gives
-            it; special tokens are empty.
-        spans: of each caption's noun.
-
-    Shapes: `offsets` int64 (texts, tokens, 2). Returns int64 (texts, tokens).
-
-    Example:
-        >>> noun_mask(torch.tensor([[[0, 0], [0, 1], [2, 5], [5, 8], [0, 0]]]), [(2, 8)])
-        tensor([[0, 0, 1, 1, 0]])
-    """
+    """1 on the tokens of each caption's noun."""
     start, end = torch.tensor(spans)[:, :, None].unbind(1)  # (texts, 1) each
     first, last = offsets.unbind(-1)
     return ((first < end) & (last > start) & (last > first)).long()

@@ -77,13 +77,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         self.word_embedding: Any = value
 
     def encode(self, embedded: torch.Tensor, mask: torch.Tensor | None, features: torch.Tensor) -> EncodedImages:
-        """What the decoder reads of images.
-
-        Args:
-            embedded: embedded regions, (images, regions, width), zeros where padded.
-            mask: True where there is a region, bool (images, regions); `None` where none is padded.
-            features: the regions before the embedding, (images, regions, feature width).
-        """
+        """What the decoder reads of images."""
         raise NotImplementedError(f"{type(self).__name__} has no `encode`. A captioner defines it.")
 
     def decode(
@@ -96,17 +90,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         relevant: torch.Tensor | None,
         **options: Any,
     ) -> tuple[torch.Tensor, Cache | None]:
-        """Hidden states of the text, (texts, text, width), and the cache.
-
-        Args:
-            input_ids: new tokens, int64 (texts, text).
-            attention_mask: 0 for padding, (texts, cached and new tokens); `None` where nothing is padded.
-            images: as many as texts by its `index`; `None` where the cache has them.
-            cache: as a call before returned it; a new one is made with `use_cache`.
-            use_cache: return a cache.
-            relevant: tokens whose states matter, bool (texts, text); the others' are undefined. `None` for all.
-            options: more arguments of `forward`, of a model's own.
-        """
+        """Hidden states of the text, (texts, text, width), and the cache."""
         raise NotImplementedError(f"{type(self).__name__} has no `decode`. A captioner defines it.")
 
     def encode_images(
@@ -115,16 +99,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         region_features: torch.Tensor | None = None,
         region_mask: torch.Tensor | None = None,
     ) -> EncodedImages:
-        """What the decoder reads of images, each encoded once however many texts read it.
-
-        Args:
-            pixel_values: with a `vision_config`: (images, channels, height, width).
-            region_features: otherwise: (images, regions, `region_feature_size`).
-            region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
-
-        Raises:
-            ValueError: as `forward`.
-        """
+        """What the decoder reads of images, each encoded once however many texts read it."""
         mask = check_images(self.config, region_features, region_mask, pixel_values)
         features = self.vision(pixel_values) if region_features is None else region_features
         return self.encode(self.region_embedding(features, mask), mask, features)
@@ -145,10 +120,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         relevant: torch.Tensor | None = None,
         **options: Any,
     ) -> BaseModelOutputWithPast | tuple[Any, ...]:
-        """As the captioner's `forward`; `last_hidden_state` has the shape (texts, text, width).
-
-        Tokens that are not `relevant`, bool (texts, text), may be left out, and their hidden states are undefined.
-        """
+        """As the captioner's `forward`; `last_hidden_state` has the shape (texts, text, width)."""
         if input_ids is None:
             raise ValueError("No text was given: the model scores the next token of a text. Pass `input_ids`.")
         past_length = 0 if cache is None else cache.get_seq_length()
@@ -271,36 +243,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[torch.Tensor, ...]:
-        """Scores the next token after every token of the text.
-
-        Args:
-            input_ids: text, begin first, shape (texts, text).
-            attention_mask: 1 for tokens, 0 for padding on either side, cached text included; `None` where nothing is
-                padded: where one id begins, ends and pads, it alone marks padding. Shape (texts, text).
-            region_features: features of regions, zeros where padded, (images, regions, `region_feature_size`).
-            region_mask: 1 for a region, 0 for padding, (images, regions); `None` where none is padded.
-            pixel_values: with a `vision_config`, instead of both: (images, channels, height, width).
-            image_features: instead of images, their `encode_images`.
-            image_index: where texts share images, the image of each, (texts,) int64; there may then be fewer images
-                than texts, and each is encoded once.
-            labels: usually `input_ids`, with -100 where nothing is to be predicted; position i is scored on the label
-                of i + 1. Shape (texts, text). With labels nothing is cached.
-            cache: what the call for the text before `input_ids` returned as its cache, which has the images too
-                (`past_key_values` before `transformers` 5.24).
-            use_cache: return a cache; outside of training the configuration's `use_cache` by default.
-            logits_to_keep: score the last n tokens only, or those at these indices; 0 is all.
-            return_dict: `False` returns a tuple; the configuration's `return_dict` by default.
-            kwargs: `num_items_in_batch`, by which the sum of the loss is divided.
-
-        Returns:
-            `loss`, the mean over labels that are not -100, and `logits`, shape (texts, text, vocabulary). In training
-            with labels `logits` is `None`: the loss is computed from those of labelled tokens alone, a part at a time.
-
-        Raises:
-            ValueError: no text or no image, images in another form than the model reads, features of another width,
-                an image without a region, lengths that do not fit, ids or labels of another vocabulary, `labels` with
-                `logits_to_keep`, arguments that captioners on regions do not have.
-        """
+        """Scores the next token after every token of the text."""
         return self._score(
             labels,
             logits_to_keep,
@@ -366,20 +309,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
         pixel_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As in `CaptionGenerationMixin`: by default five beams, twenty steps, the sum of log-probabilities.
-
-        Args:
-            inputs: prompts, or `input_ids=`, shape (texts, text); the first token by default.
-            generation_config: of `GenerationMixin.generate`, as are `args`.
-            region_features, region_mask, pixel_values: as in `forward`; `image_features` may be given instead.
-            kwargs: of `CaptionGenerationMixin.generate`, `image_index` among them.
-
-        Returns:
-            Prompts and continuations, shape (texts, text), or a dict of `GenerationMixin` if asked for.
-
-        Raises:
-            ValueError: another number of prompts than of images, without `image_index`; as in `forward`.
-        """
+        """As in `CaptionGenerationMixin`: by default five beams, twenty steps, the sum of log-probabilities."""
         if kwargs.get("image_features") is None:
             kwargs["image_features"] = self.encode_images(pixel_values, region_features, region_mask)
         prompts = kwargs.get("input_ids") if inputs is None else inputs

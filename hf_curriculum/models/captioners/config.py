@@ -33,13 +33,6 @@ class RegionCaptionerConfig(PretrainedConfig):
         unk_token_id: the unknown word, which `generate` never writes by default; -1 is the last output, `None` none.
         tie_word_embeddings: one matrix embeds words and scores them.
         use_cache: keep what is known of earlier tokens while generating.
-
-    Raises:
-        ValueError: a vision configuration whose width is not known, a norm that does not exist, heads that do not
-            divide the width, a dropout outside of [0, 1), an id that is no output.
-
-    Source: Zhang et al. 2022 (Simi-CL), section 4.1: "batch size of 10, dropout 0.4" without saying of which
-    dropout; the defaults here are those of the code it names.
     """
 
     sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig}
@@ -55,11 +48,7 @@ class RegionCaptionerConfig(PretrainedConfig):
 
     @classmethod
     def check_fields(cls, names: Iterable[str]) -> None:
-        """Refuses fields that a captioner's configuration does not have: `PretrainedConfig` would keep them unread.
-
-        Raises:
-            ValueError: one of the names is no field.
-        """
+        """Refuses fields that a captioner's configuration does not have: `PretrainedConfig` would keep them unread."""
         kinds = [kind for kind in cls.__mro__ if issubclass(kind, RegionCaptionerConfig)]
         known = {field for kind in kinds for field in signature(kind.__init__).parameters} - {"self", "kwargs"}
         if unknown := sorted(set(names) - known):
@@ -204,11 +193,7 @@ def _vision_config(given: PretrainedConfig | dict[str, Any] | None) -> Pretraine
 
 
 def grid_feature_size(config: PretrainedConfig) -> int:
-    """The width of a vision model's hidden states, or of its last feature map.
-
-    Raises:
-        ValueError: the configuration does not say it.
-    """
+    """The width of a vision model's hidden states, or of its last feature map."""
     width = getattr(config, "hidden_size", None)
     if not isinstance(width, int):
         widths = getattr(config, "hidden_sizes", None) or [None]

@@ -7,10 +7,7 @@ from torch import nn
 
 
 class ReferenceLayerNorm(nn.Module):
-    """The layer norm of the reference code: by the unbiased standard deviation, epsilon added to it.
-
-    Source: `weight · (x − mean) / (std + eps) + bias`, the standard deviation dividing by width − 1.
-    """
+    """The layer norm of the reference code: by the unbiased standard deviation, epsilon added to it."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()

@@ -28,9 +28,6 @@ class ScheduledSampling(NamedTuple):
         probability: of each word after the first token to be replaced.
         seed: of all draws: with the same seed, batch and weights the same words are drawn.
         output_layer: hidden states (texts, width) to logits (texts, vocabulary).
-
-    Source: Bengio et al. 2015 (*Scheduled Sampling for Sequence Prediction with Recurrent Neural Networks*), section
-    2.4; drawn per token, from the second on, as in the reference code.
     """
 
     probability: float
@@ -90,19 +87,13 @@ def masked_mean(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
 
 
 def lstm_layers(width: int, *inputs: str) -> nn.ModuleDict:
-    """The weights of an LSTM as a linear layer per part of its input, (…, width) to (…, 4 · width), and `hidden`.
-
-    Their sum is that of `nn.LSTMCell`, whose `bias_ih` the first part has, and `hidden` its `bias_hh`. What is known
-    before the loop over time is thus computed for all tokens at once, or once per image.
-    """
+    """The weights of an LSTM as a linear layer per part of its input, (…, width) to (…, 4 · width), and `hidden`."""
     layers = {name: nn.Linear(width, 4 * width, bias=number == 0) for number, name in enumerate(inputs)}
     return nn.ModuleDict({**layers, "hidden": nn.Linear(width, 4 * width)})
 
 
 def reference_lstm(weights: dict[str, torch.Tensor], ours: str, theirs: str, parts: Sequence[str]) -> Names:
     """Names for a `ConversionPlan` of the layers `ours` of `lstm_layers`, from an `nn.LSTMCell` of the reference code.
-
-    Its input weights are replaced in `weights` by one entry per part, in the order in which it reads the `parts`.
     """
     width = weights[f"{theirs}.weight_hh"].shape[1]
     split = weights.pop(f"{theirs}.weight_ih").split(width, dim=1)
@@ -158,16 +149,7 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
         raise NotImplementedError(f"{type(self).__name__} has no `read_images`. A captioner with an LSTM defines it.")
 
     def step(self, gates: torch.Tensor, image: Parts, state: Parts) -> tuple[torch.Tensor, Parts]:
-        """One token of each text.
-
-        Args:
-            gates: the words' part of the gates, (texts, 4 · width).
-            image: of `read_images`, with a row per text.
-            state: before the token.
-
-        Returns:
-            The output, (texts, width), and the state after the token.
-        """
+        """One token of each text."""
         raise NotImplementedError(f"{type(self).__name__} has no `step`. A captioner with an LSTM defines it.")
 
     def decode(
@@ -210,10 +192,7 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
     def _unroll(
         self, input_ids: torch.Tensor, steps: Steps, image: Parts, state: Parts, sampling: ScheduledSampling | None
     ) -> tuple[torch.Tensor, Parts]:
-        """The outputs, (texts, text, width), 0 where nothing is read, and the state after each text's last token.
-
-        `image` and `state` have the order of `steps`, what is returned that of the batch.
-        """
+        """The outputs, (texts, text, width), 0 where nothing is read, and the state after each text's last token."""
         all_gates = self._words(input_ids.flatten()[steps.source]).split(steps.sizes)
         outputs, ended = [], []
         for gates, replaced in zip(all_gates, self._replaced(steps, input_ids.numel(), sampling), strict=True):
@@ -281,21 +260,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
         sampling_seed: int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[torch.Tensor, ...]:
-        """Scores the next token after every token of the text, as `RegionCaptionerForCausalLM.forward`.
-
-        Args:
-            input_ids, attention_mask, region_features, region_mask, pixel_values: as there.
-            image_features, image_index, labels, cache: as there; the latter is a `RecurrentCache`.
-            use_cache, logits_to_keep, return_dict, kwargs: as there.
-            sampling_probability: scheduled sampling: each word after the first token is replaced, with this
-                probability, by one drawn from what the model makes of the words before it.
-            sampling_seed: of these draws, which take nothing from a random stream: the same seed, batch and weights
-                give the same words. Needed where the probability is not 0.
-
-        Raises:
-            ValueError: as there; a probability outside of [0, 1], without a seed, or with a cache; a cache of keys
-                and values.
-        """
+        """Scores the next token after every token of the text, as `RegionCaptionerForCausalLM.forward`."""
         sampling = None
         if sampling_probability:
             _check_sampling(sampling_probability, sampling_seed, cache is not None or bool(use_cache))

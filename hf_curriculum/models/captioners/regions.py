@@ -118,10 +118,6 @@ def check_images(
     pixel_values: torch.Tensor | None,
 ) -> torch.Tensor | None:
     """What of the regions is no padding, bool (images, regions), `None` where all is; raises where inputs do not fit.
-
-    Raises:
-        ValueError: no image; regions for a model of pixels, or pixels for one of regions; features of another width;
-            a mask that does not fit; an image without a region.
     """
     wanted, other = "region_features", pixel_values
     if config.vision_config is not None:
@@ -142,11 +138,7 @@ def check_images(
 def check_regions(
     feature_size: int, region_features: torch.Tensor, region_mask: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """What of the regions is no padding, bool (images, regions), `None` where all is.
-
-    Raises:
-        ValueError: features of another width, a mask that does not fit, an image without a region.
-    """
+    """What of the regions is no padding, bool (images, regions), `None` where all is."""
     if region_features.ndim != 3 or region_features.shape[2] != feature_size:
         raise ValueError(
             f"region_features has the shape {tuple(region_features.shape)}, but the model reads features of width "

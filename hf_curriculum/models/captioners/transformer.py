@@ -55,16 +55,7 @@ class ImageTextCache(DynamicCache):
 
 
 def pack_rows(row: torch.Tensor, rows: int, owner: torch.Tensor) -> PackedText:
-    """Tokens side by side in rows, in their order.
-
-    Args:
-        row: the row of each token, int64 (tokens,).
-        rows: how many rows there are.
-        owner: what each token belongs to, int64 (tokens,).
-
-    Returns:
-        `source` and `owner` of the shape (rows, length), `target` of (1, tokens).
-    """
+    """Tokens side by side in rows, in their order."""
     order = torch.argsort(row, stable=True)
     counts = torch.bincount(row, minlength=rows)
     length = int(counts.max())
@@ -360,10 +351,7 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
 
 
 def sinusoids(length: int, width: int, device: torch.device | None = None) -> torch.Tensor:
-    """Sines and cosines of positions 0 to `length` - 1, in turns, float32 (length, width).
-
-    Source: Vaswani et al. 2017, section 3.5.
-    """
+    """Sines and cosines of positions 0 to `length` - 1, in turns, float32 (length, width)."""
     rate = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10000.0) / width))
     angles = torch.arange(length, device=device)[:, None] * rate  # (length, half the width)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]
@@ -383,11 +371,7 @@ def _positions(attention_mask: torch.Tensor | None, past: int, length: int, devi
 def _text_mask(
     attention_mask: torch.Tensor | None, past: int, length: int, device: torch.device, implementation: str
 ) -> torch.Tensor | None:
-    """True where a new token sees one of the text so far, bool (texts or 1, 1, length, past + length).
-
-    Padding is never seen, but that before a text sees itself, so that no row is empty. `None` where the attention's
-    own causal rule, or no rule, does the same.
-    """
+    """True where a new token sees one of the text so far, bool (texts or 1, 1, length, past + length)."""
     if attention_mask is None and (length == 1 or (past == 0 and implementation == "sdpa")):
         return None
     keys = torch.arange(past + length, device=device)

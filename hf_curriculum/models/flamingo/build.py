@@ -15,16 +15,7 @@ IMAGE_TOKEN = "<image>"
 
 
 def add_image_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Makes `<image>` one special token of the tokenizer, unless it is already, and returns its id.
-
-    Args:
-        tokenizer: changed in place; one entry longer afterwards where the token was new.
-
-    Example:
-        >>> tokenizer = train_wordpiece(["a red ball"] * 2, 40)  # doctest: +SKIP
-        >>> tokenizer.decode(add_image_token(tokenizer))  # doctest: +SKIP
-        '<image>'
-    """
+    """Makes `<image>` one special token of the tokenizer, unless it is already, and returns its id."""
     if IMAGE_TOKEN not in tokenizer.get_vocab():
         tokenizer.add_tokens([IMAGE_TOKEN], special_tokens=True)
     return tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
@@ -37,24 +28,7 @@ def paper_flamingo_config(
     tokenizer: PreTrainedTokenizerBase | None = None,
     **overrides: Any,
 ) -> CaptionFlamingoConfig:
-    """BabyLM's Flamingo: 255,487,500 parameters, 169,098,252 of them trained; 253,754,892 with 30,522 entries.
-
-    Args:
-        vocab_size: rows of the embedding matrix; the paper's 255M fit 32,778, although its tokenizer has 30,522.
-        vision_config: another vision tower.
-        tokenizer: where the ids of padding, start, end and `<image>` are taken from; BERT's and 32,768 by default.
-        overrides: any other field of `CaptionFlamingoConfig`.
-
-    Raises:
-        ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end, padding or
-            `<image>`.
-
-    Source: Saha et al. 2024 (BabyLM), section 3.1 ("255M", "169M"); sizes of the organisers' baseline.
-
-    Example:
-        >>> paper_flamingo_config().text_config.num_hidden_layers
-        12
-    """
+    """BabyLM's Flamingo: 255,487,500 parameters, 169,098,252 of them trained; 253,754,892 with 30,522 entries."""
     tokens = {} if tokenizer is None else _token_ids(tokenizer, vocab_size)
     fields = {"vision_config": vision_config or ViTConfig(), "text_config": OPTConfig(vocab_size=vocab_size)}
     return CaptionFlamingoConfig(**{**fields, **tokens, **overrides})
@@ -75,32 +49,7 @@ def small_flamingo_config(
     max_position_embeddings: int = 128,
     **overrides: Any,
 ) -> CaptionFlamingoConfig:
-    """A Flamingo that learns in minutes on two cores: the paper's, smaller, without a pooler.
-
-    Weights start larger than the paper's 0.02, as narrow layers need. The vision tower never learns, so a small
-    Flamingo is worth little with a random one: name weights for it (`flamingo_from_config`), with their
-    `vision_config`.
-
-    Args:
-        vocab_size: rows of the embedding matrix.
-        tokenizer: where the ids of padding, start, end and `<image>` are taken from; 0, 2, 3 and the last row by
-            default, as in the compact layout of `train_wordpiece` with `add_image_token`.
-        vision_config: another vision tower; `image_size`, `patch_size` and `vision_layers` are then not used.
-        image_size, patch_size, hidden_size, vision_layers: as in `small_git_config`.
-        text_layers: layers of the decoder; half of them have a gated block before them.
-        num_attention_heads: heads of both towers, of gated blocks and of the resampler.
-        perceiver_latents: vectors that the resampler makes of an image.
-        max_position_embeddings: most text tokens.
-        overrides: any other field of `CaptionFlamingoConfig`.
-
-    Raises:
-        ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end, padding or
-            `<image>`; patches do not divide the image; the heads do not divide the width.
-
-    Example:
-        >>> small_flamingo_config(1000, image_size=32).image_token_id
-        999
-    """
+    """A Flamingo that learns in minutes on two cores: the paper's, smaller, without a pooler."""
     tower = small_vision_config(image_size, patch_size, hidden_size, vision_layers, num_attention_heads)
     if hidden_size % num_attention_heads:
         raise ValueError(
@@ -149,20 +98,7 @@ def flamingo_from_config(
     vision_model_name_or_path: str | None = None,
     attn_implementation: str | None = None,
 ) -> CaptionFlamingoForCausalLM:
-    """A new Flamingo with random weights, its vision tower pretrained if one is named.
-
-    Args:
-        config: of `paper_flamingo_config`, `small_flamingo_config` or `CaptionFlamingoConfig`.
-        vision_model_name_or_path: a folder or a repository of the Hub, such as `facebook/dino-vitb16`, downloaded only
-            if named here; see `load_vision_weights`.
-        attn_implementation: `"sdpa"` (what `transformers` takes by default) or `"eager"`.
-
-    Raises:
-        ValueError: of `load_vision_weights`.
-
-    Example:
-        >>> model = flamingo_from_config(small_flamingo_config(1000))
-    """
+    """A new Flamingo with random weights, its vision tower pretrained if one is named."""
     return new_model(
         CaptionFlamingoForCausalLM, config, "flamingo.vision_tower", vision_model_name_or_path, attn_implementation
     )

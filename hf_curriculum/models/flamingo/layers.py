@@ -38,17 +38,7 @@ class CaptionFlamingoAttention(nn.Module):
         visible: torch.Tensor | None = None,
         packed: PackedText | None = None,
     ) -> torch.Tensor:
-        """Attention of `states` to `key` and `value`.
-
-        Args:
-            states: queries before their projection, shape (batch or 1, queries, width).
-            key, value: of `keys_values`.
-            visible: bool, shape (batch, 1, queries, keys), no row empty; `None` where every key is visible.
-            packed: the packing of `states`, where its rows are not batch entries.
-
-        Returns:
-            The shape of `states`, with as many rows as `key`.
-        """
+        """Attention of `states` to `key` and `value`."""
         query = self.q_proj(states) if packed is None else packed.unpack(self.q_proj(states))
         query = self._heads(query).expand(len(key), -1, -1, -1)
         if self.config._attn_implementation == "eager":
@@ -88,10 +78,7 @@ class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
         self.feed_forward: CaptionFlamingoFeedForward = CaptionFlamingoFeedForward(config)
 
     def forward(self, latents: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        """Updates latents, (images or 1, latents, width), by `image`, (images, image tokens, width).
-
-        The first layer's latents are the same for all images, so their queries are computed once.
-        """
+        """Updates latents, (images or 1, latents, width), by `image`, (images, image tokens, width)."""
         normed = self.latent_norm(latents)
         of_image = self.attention.keys_values(self.image_norm(image))
         of_latents = self.attention.keys_values(normed)
@@ -104,10 +91,7 @@ class CaptionFlamingoPerceiverLayer(GradientCheckpointingLayer):
 
 
 class CaptionFlamingoPerceiver(nn.Module):
-    """The resampler: a fixed number of vectors for each image; 14,808,576 parameters from 768 to 768.
-
-    Source: Alayrac et al. 2022 (Flamingo), section 2.1 and appendix A.1.1.
-    """
+    """The resampler: a fixed number of vectors for each image; 14,808,576 parameters from 768 to 768."""
 
     def __init__(self, config: CaptionFlamingoConfig) -> None:
         super().__init__()
@@ -135,8 +119,6 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
     """Gated cross-attention from text to images; 7,080,962 parameters at width 768.
 
     With both gates at 0, as at the start, hidden states pass unchanged, bit for bit.
-
-    Source: Alayrac et al. 2022 (Flamingo), section 2.2 and figure 4.
     """
 
     def __init__(self, config: CaptionFlamingoConfig, layer_idx: int) -> None:
@@ -158,16 +140,7 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
         cache: EncoderDecoderCache | None = None,
         packed: PackedText | None = None,
     ) -> torch.Tensor:
-        """Shape (batch, text, width) to the same.
-
-        Args:
-            hidden_states: of the text, (batch, text, width).
-            images: of the resampler, (batch, images · latents, width); `None` where they are cached.
-            visible: which latents each token attends to, bool, (batch, 1, text, images · latents).
-            no_image: bool, (batch, text, 1), True for tokens before any image, whose attention output is 0.
-            cache: the cache of the images' keys and values.
-            packed: the packing of the texts; `hidden_states` and `no_image` are then (rows, length, ...).
-        """
+        """Shape (batch, text, width) to the same."""
         key, value = self._keys_values(images, cache)
         read = self.attention(self.norm(hidden_states), key, value, visible, packed).masked_fill(no_image, 0)
         hidden_states = hidden_states + self.attention_gate.tanh() * read
@@ -186,21 +159,12 @@ class CaptionFlamingoGatedLayer(GradientCheckpointingLayer):
 
 
 def count_images(input_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
-    """The image each token attends to, the number of `<image>` tokens up to it: int64, (batch, text), 0 for none.
-
-    Example:
-        >>> count_images(torch.tensor([[2, 9, 5, 9, 6]]), image_token_id=9)
-        tensor([[0, 1, 1, 2, 2]])
-    """
+    """The image each token attends to, the number of `<image>` tokens up to it: int64, (batch, text), 0 for none."""
     return (input_ids == image_token_id).long().cumsum(-1)
 
 
 def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> torch.Tensor | None:
-    """The latents each token attends to, those of its image: bool, (batch, 1, text, images · latents).
-
-    `None` for one image, which every token sees. Tokens before any image see everything, so that no row is empty;
-    their attention output is set to 0.
-    """
+    """The latents each token attends to, those of its image: bool, (batch, 1, text, images · latents)."""
     if images == 1:
         return None
     numbers = torch.arange(1, images + 1, device=image_numbers.device)

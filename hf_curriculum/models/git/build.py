@@ -61,23 +61,7 @@ def paper_git_config(
     tokenizer: PreTrainedTokenizerBase | None = None,
     **overrides: Any,
 ) -> CaptionGitConfig:
-    """BabyLM's GIT: 197,997,312 parameters with DINO's ViT-B/16 and its pooler, 196,264,704 with 30,522 entries.
-
-    Args:
-        vocab_size: rows of the embedding matrix; the paper's 198M fit 32,778, although its tokenizer has 30,522.
-        vision_config: another vision tower.
-        tokenizer: where the ids of padding, start and end are taken from; BERT's by default.
-        overrides: any other field of `CaptionGitConfig`.
-
-    Raises:
-        ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end or padding.
-
-    Source: Saha et al. 2024 (BabyLM), section 3.1 ("198M"); sizes of the organisers' baseline.
-
-    Example:
-        >>> paper_git_config().num_hidden_layers
-        12
-    """
+    """BabyLM's GIT: 197,997,312 parameters with DINO's ViT-B/16 and its pooler, 196,264,704 with 30,522 entries."""
     tokens = special_token_ids(tokenizer, vocab_size) if tokenizer is not None else {}
     return CaptionGitConfig(vision_config or ViTConfig(), vocab_size=vocab_size, **{**tokens, **overrides})
 
@@ -96,30 +80,6 @@ def small_git_config(
     **overrides: Any,
 ) -> CaptionGitConfig:
     """A GIT that learns in minutes on two cores: the paper's, smaller, without a pooler and without attention dropout.
-
-    Weights start larger than the paper's 0.02, as narrow layers need: at width 96 and 0.02 an image's signal is so
-    faint behind the decoder that training ignores it for thousands of steps; as it is here, a few hundred are enough.
-
-    Args:
-        vocab_size: rows of the embedding matrix.
-        tokenizer: where the ids of padding, start and end are taken from; 0, 2 and 3 by default, as in the compact
-            layout of `train_wordpiece`.
-        image_size: pixels along an edge; a multiple of `patch_size`.
-        patch_size: pixels along a patch's edge; (image_size / patch_size)² + 1 image tokens.
-        hidden_size: width of both towers; the feed-forward parts are four times as wide.
-        vision_layers: layers of the vision tower.
-        text_layers: layers of the decoder.
-        num_attention_heads: heads of both towers.
-        max_position_embeddings: most text tokens.
-        overrides: any other field of `CaptionGitConfig`.
-
-    Raises:
-        ValueError: the tokenizer has more entries than the matrix rows, or lacks a start, an end or padding; patches
-            do not divide the image.
-
-    Example:
-        >>> small_git_config(1000, image_size=32).vision_config.image_size
-        32
     """
     tokens = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     if tokenizer is not None:
@@ -161,22 +121,7 @@ def small_vision_config(
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int | None = None) -> dict[str, int]:
-    """Ids of padding, of a caption's first token ([CLS], else the beginning of text) and its last ([SEP], else end).
-
-    Args:
-        tokenizer: any tokenizer.
-        vocab_size: rows of the model's embedding matrix, checked against the tokenizer's length if given.
-
-    Returns:
-        `pad_token_id`, `bos_token_id`, `eos_token_id`: fields of `CaptionGitConfig`.
-
-    Raises:
-        ValueError: the tokenizer has more entries than the matrix rows, or lacks one of the three.
-
-    Example:
-        >>> special_token_ids(train_wordpiece(["a dog"], 30))
-        {'pad_token_id': 0, 'bos_token_id': 2, 'eos_token_id': 3}
-    """
+    """Ids of padding, of a caption's first token ([CLS], else the beginning of text) and its last ([SEP], else end)."""
     if vocab_size is not None and len(tokenizer) > vocab_size:
         raise ValueError(
             f"The tokenizer has {len(tokenizer)} entries, but vocab_size={vocab_size}: some tokens would have no row "
@@ -201,20 +146,7 @@ def git_from_config(
     vision_model_name_or_path: str | None = None,
     attn_implementation: str | None = None,
 ) -> CaptionGitForCausalLM:
-    """A new GIT with random weights, its vision tower pretrained if one is named.
-
-    Args:
-        config: of `paper_git_config`, `small_git_config` or `CaptionGitConfig`.
-        vision_model_name_or_path: a folder or a repository of the Hub, such as `facebook/dino-vitb16`, downloaded only
-            if named here; see `load_vision_weights`.
-        attn_implementation: `"sdpa"` (what `transformers` takes by default), `"eager"`, or a flash kernel.
-
-    Raises:
-        ValueError: of `load_vision_weights`.
-
-    Example:
-        >>> model = git_from_config(small_git_config(1000))
-    """
+    """A new GIT with random weights, its vision tower pretrained if one is named."""
     return new_model(
         CaptionGitForCausalLM, config, "git.image_encoder", vision_model_name_or_path, attn_implementation
     )
@@ -234,18 +166,7 @@ def new_model(
 
 
 def load_vision_weights(model: CaptionGitForCausalLM, name_or_path: str) -> None:
-    """Replaces the weights of the vision tower by pretrained ones of the same architecture.
-
-    Args:
-        model: whose tower is filled.
-        name_or_path: a folder, or a repository of the Hub.
-
-    Raises:
-        ValueError: weights other than the unused pooler's are missing: they would stay random.
-
-    Example:
-        >>> load_vision_weights(git_from_config(paper_git_config()), "facebook/dino-vitb16")  # doctest: +SKIP
-    """
+    """Replaces the weights of the vision tower by pretrained ones of the same architecture."""
     load_tower_weights(model.git.image_encoder, name_or_path)
 
 
@@ -278,27 +199,7 @@ def add_lora(
     dropout: float = 0.0,
     target_modules: str | list[str] | None = None,
 ) -> PeftModel:
-    """Freezes the model and adds low-rank adapters, the only weights that train.
-
-    Args:
-        model: what is adapted: a captioner of the library.
-        r: rank of the adapters.
-        alpha: their output is scaled by alpha / r.
-        dropout: dropout of the adapters' input.
-        target_modules: names of modules, or a regular expression; `LORA_TARGETS` by default.
-
-    Returns:
-        A `peft` model with the same `forward` and `generate`; `save_pretrained` saves the adapters alone.
-
-    Raises:
-        ImportError: `peft` is not installed.
-
-    Source: Hu et al. 2021 (LoRA), section 4.2: queries and values of self-attention.
-
-    Example:
-        >>> add_lora(git_from_config(small_git_config(1000)), r=4).print_trainable_parameters()
-        trainable params: 4,608 || all params: 818,688 || trainable%: 0.5629
-    """
+    """Freezes the model and adds low-rank adapters, the only weights that train."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
@@ -311,17 +212,7 @@ def add_lora(
 
 
 def git_from_stock(stock: GitForCausalLM) -> CaptionGitForCausalLM:
-    """The same captioner as a stock `transformers` GIT, `microsoft/git-base` say, with equal logits.
-
-    Args:
-        stock: a loaded model; it is not changed.
-
-    Raises:
-        ValueError: the model is made for videos.
-
-    Example:
-        >>> model = git_from_stock(GitForCausalLM.from_pretrained("microsoft/git-base"))  # doctest: +SKIP
-    """
+    """The same captioner as a stock `transformers` GIT, `microsoft/git-base` say, with equal logits."""
     if stock.config.num_image_with_embedding is not None:
         raise ValueError(
             f"The stock model has num_image_with_embedding={stock.config.num_image_with_embedding}: it reads videos. "
@@ -334,17 +225,7 @@ def git_from_stock(stock: GitForCausalLM) -> CaptionGitForCausalLM:
 
 
 def git_to_stock(model: CaptionGitForCausalLM) -> GitForCausalLM:
-    """The same captioner as a stock `transformers` GIT, for code that needs that class.
-
-    Args:
-        model: with GIT's own vision tower; it is not changed. A missing output bias becomes zeros.
-
-    Raises:
-        ValueError: the vision tower is another one, which the stock class cannot hold.
-
-    Example:
-        >>> git_to_stock(model).push_to_hub("me/git-curriculum")  # doctest: +SKIP
-    """
+    """The same captioner as a stock `transformers` GIT, for code that needs that class."""
     vision = model.config.vision_config
     if vision.model_type != "git_vision_model":
         raise ValueError(

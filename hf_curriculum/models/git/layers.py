@@ -22,25 +22,7 @@ def text_attention_mask(
     implementation: str = "sdpa",
     owner: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """The attention mask of the text, made once per forward for every layer.
-
-    The queries are the last `query_length` of `key_length` positions; image tokens and cached tokens before them are
-    visible to all. A padded query sees itself, so that no row is empty and no softmax is NaN. Flash kernels take the
-    padding alone and are causal by themselves, aligned at the last query and key.
-
-    Args:
-        attention_mask: 1 for tokens, 0 for padding, over the text only; `None` where nothing is padded.
-            Shape (batch, text tokens, cached ones included).
-        query_length: text queries.
-        key_length: image tokens, cached tokens and queries.
-        device: where the mask is made.
-        implementation: name of the attention function.
-        owner: of `restarting_texts`, (batch or 1, query_length): queries see the image and the keys of their own text.
-
-    Returns:
-        bool of shape (batch or 1, 1, query_length, key_length), True where visible; for flash kernels
-        (batch, key_length); `None` where the function's own causal rule, or no rule, does the same.
-    """
+    """The attention mask of the text, made once per forward for every layer."""
     if attention_mask is not None:
         before = attention_mask.new_ones((attention_mask.shape[0], key_length - attention_mask.shape[1]))
         valid = torch.cat([before, attention_mask], dim=1)  # (batch, key_length)
@@ -71,11 +53,7 @@ def eager_attention(
     scaling: float = 1.0,
     **kwargs: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention written out: the values, (batch, queries, heads, head width), and the weights.
-
-    `query`, `key` and `value` have the shape (batch, heads, queries or keys, head width), `attention_mask` is bool,
-    True where visible, (batch or 1, 1, queries, keys), the weights (batch, heads, queries, keys).
-    """
+    """Attention written out: the values, (batch, queries, heads, head width), and the weights."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
@@ -111,19 +89,7 @@ class CaptionGitSelfAttention(nn.Module):
         cache: Cache | None = None,
         shared: SharedImages | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attention of `query_states` to `hidden_states`.
-
-        Args:
-            query_states: `hidden_states`, or its text rows. Shape (batch, queries, width).
-            hidden_states: image rows, then text rows. Shape (batch, image_length + text, width).
-            image_length: image rows at the head of `hidden_states`; 0 without an image or with a cached one.
-            text_mask: of `text_attention_mask`.
-            cache: keys and values of earlier tokens.
-            shared: where texts share images; the rows are then those of its `join`, in a batch of one.
-
-        Returns:
-            Shape (batch, queries, width), and the text rows' weights (batch, heads, text, keys) or `None`.
-        """
+        """Attention of `query_states` to `hidden_states`."""
         query, key, value = self.query(query_states), self.key(hidden_states), self.value(hidden_states)
         if shared is not None:
             return self._shared(query, key, value, text_mask, shared)
@@ -258,10 +224,7 @@ class CaptionGitLayer(GradientCheckpointingLayer):
         cache: Cache | None = None,
         shared: SharedImages | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Shape (batch, image_length + text, width) to the same or, with `text_only`, to (batch, text, width).
-
-        `text_only` leaves out the image rows, which nothing reads after the last layer.
-        """
+        """Shape (batch, image_length + text, width) to the same or, with `text_only`, to (batch, text, width)."""
         rows = hidden_states[:, image_length:] if text_only else hidden_states
         mixed, weights = self.attention.self(rows, hidden_states, image_length, text_mask, cache, shared)
         attended = self.attention.output(mixed, rows)

@@ -25,13 +25,6 @@ class ConvBackbone(PreTrainedModel):
         config: what to build; see `ConvBackboneConfig`.
 
     Shapes: images (N, 3, H, W) to one feature map (N, width, ⌊H / stride⌋, ⌊W / stride⌋).
-
-    Source: Simonyan & Zisserman 2015. Without norms the layers have the numbers of torchvision's `vgg16().features`.
-
-    Example:
-        >>> backbone = ConvBackbone(ConvBackboneConfig(stages=((4,), (8,))))
-        >>> backbone(torch.zeros(1, 3, 9, 6)).feature_maps[0].shape
-        torch.Size([1, 8, 4, 3])
     """
 
     config_class: type[ConvBackboneConfig] = ConvBackboneConfig
@@ -87,12 +80,7 @@ def build_backbone(config: PretrainedConfig) -> Any:
 
 
 def map_of(backbone: Any, pixel_values: torch.Tensor) -> torch.Tensor:
-    """The feature map of images of one size: (N, 3, H, W) to (N, width, rows, columns).
-
-    Raises:
-        TypeError: the backbone gives neither a feature map nor states of patches.
-        ValueError: its states are no grid of the images' patches, or it reads text.
-    """
+    """The feature map of images of one size: (N, 3, H, W) to (N, width, rows, columns)."""
     takes = inspect.signature(backbone.forward).parameters
     if "input_ids" in takes and "pixel_values" not in takes:
         raise ValueError(
@@ -118,11 +106,7 @@ class BackboneFacts(NamedTuple):
 
 
 def backbone_facts(config: PretrainedConfig, stride: int | None = None) -> BackboneFacts:
-    """The facts of a backbone, by running it without weights; `stride` where it is known.
-
-    Raises:
-        ValueError: the map has no cells of one whole number of pixels, or the backbone reads images of one size alone.
-    """
+    """The facts of a backbone, by running it without weights; `stride` where it is known."""
     with torch.inference_mode(False), torch.enable_grad(), torch.device("meta"):
         backbone = build_backbone(config).eval()
         try:

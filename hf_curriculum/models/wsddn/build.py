@@ -127,18 +127,7 @@ def _load_backbone(name: str, revision: str | None) -> tuple[PretrainedConfig, t
 
 
 def load_vgg16(model: WsddnForObjectDetection, weights: str | Path) -> None:
-    """Puts VGG16's weights, trained on ImageNet, into a detector: its convolutions, fc6 and fc7.
-
-    Args:
-        model: a detector with VGG16 as backbone and two layers of 4,096.
-        weights: "torchvision:vgg16", "timm:vgg16.tv_in1k", or a file that either library reads (`.pth`,
-            `.safetensors`).
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ImportError: the library is missing.
-        ValueError: the detector is another one, or the weights are.
-    """
+    """Puts VGG16's weights, trained on ImageNet, into a detector: its convolutions, fc6 and fc7."""
     if not isinstance(model.backbone, ConvBackbone):
         raise ValueError(
             f"The detector's backbone is a {type(model.backbone).__name__}, and the weights are VGG16's. Build it "

@@ -260,17 +260,7 @@ class WsddnImageProcessor(BaseImageProcessor):
 
 
 def check_boxes(boxes: Any, size: tuple[int, int], image_id: str) -> np.ndarray:
-    """Boxes of an image as float32 (boxes, 4), clipped to its edges.
-
-    Args:
-        boxes: left, top, right, bottom in pixels.
-        size: width and height of the image.
-        image_id: of the image, for errors.
-
-    Raises:
-        ValueError: there are none (None), they are not four finite numbers each, end before they begin, or lie beyond
-            the image.
-    """
+    """Boxes of an image as float32 (boxes, 4), clipped to its edges."""
     if boxes is None:
         raise ValueError(
             f"`proposals` of image {image_id!r} is None: whether it has none, or none were looked for, is not known. "
@@ -298,11 +288,7 @@ def check_boxes(boxes: Any, size: tuple[int, int], image_id: str) -> np.ndarray:
 def stack_views(
     views: Sequence[Sequence[View]], objectness: Sequence[Any] | None = None
 ) -> dict[str, torch.Tensor | list[torch.Tensor]]:
-    """The inputs of a detector: of each image its views. Proposals are padded with zeros, pictures are not.
-
-    Shapes: see `WsddnImageProcessor`. Proposals come first: `Trainer` takes the length of a batch from what comes
-        first.
-    """
+    """The inputs of a detector: of each image its views."""
     flat = [view for of_image in views for view in of_image]
     counts = torch.tensor([len(view.boxes) for view in flat])  # (N,)
     proposals = torch.zeros(len(flat), max(1, int(counts.max())), 4)

@@ -265,17 +265,7 @@ class WsddnForObjectDetection(PreTrainedModel):
 
 
 def image_losses(image_scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of each image: the binary cross-entropy of its classes' probabilities, summed over classes.
-
-    Args:
-        image_scores: probabilities, (images, C); rounding above 1 is cut off, and logarithms end at −100.
-        labels: 0 or 1, (images, C).
-
-    Returns:
-        float32 (images,); NaN for an image with a score that is NaN, as those of a model that has diverged are.
-
-    Source: Nebbia & Kovashka 2024 (WSOD), §3.5; Bilen & Vedaldi 2016, equation 2.
-    """
+    """The loss of each image: the binary cross-entropy of its classes' probabilities, summed over classes."""
     with torch.autocast(image_scores.device.type, enabled=False):
         scores = image_scores.float().clamp(0, 1)
         # PyTorch's entropy refuses NaN, on a GPU by an assertion after which the process computes nothing more.

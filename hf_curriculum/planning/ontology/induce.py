@@ -195,11 +195,7 @@ def _pairs_with(mentions: Mentions, selected: set[str], known: np.ndarray) -> in
 
 
 def read_corrections(corrections: Corrections | None, classes: tuple[str, ...]) -> dict[str, str | None]:
-    """Noun → class or None.
-
-    Raises:
-        ValueError: no such file, no mapping, a class that no image shows, or something that is no name.
-    """
+    """Noun → class or None."""
     given = {} if corrections is None else read_config(corrections, "corrections") if corrections else {}
     wrong = {noun: node for noun, node in given.items() if not (node is None or isinstance(node, str))}
     if wrong or not all(isinstance(noun, str) for noun in given):

@@ -137,12 +137,7 @@ def _find(
 
 
 def token_spans(text: str, tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where each of a text's words stands, half-open characters; `tokens` are those of `tokenize`.
-
-    Example:
-        >>> list(token_spans("a  dog's", ["a", "dog", "'s"]))
-        [(0, 1), (3, 6), (6, 8)]
-    """
+    """Where each of a text's words stands, half-open characters; `tokens` are those of `tokenize`."""
     normal, places = _normalised(text)
     at = 0
     for token in tokens:

@@ -17,12 +17,7 @@ _PLAIN = re.compile(r"[a-z][a-z -]*[a-z]")
 
 
 def review_rows(ontology: Ontology, most: int | None = None) -> list[tuple[str, ...]]:
-    """Nouns for a table with the columns `HEAD`, the doubtful first.
-
-    Args:
-        ontology: whose nouns.
-        most: rows at most; None: all.
-    """
+    """Nouns for a table with the columns `HEAD`, the doubtful first."""
     rows = []
     for noun in ontology.review()[:most]:
         node = "–" if noun.node is None else noun.node

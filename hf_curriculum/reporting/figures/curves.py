@@ -117,16 +117,7 @@ def validation_curves(
 
 
 def metric_label(metric: str, loss_unit: str | None = "nats per token") -> str:
-    """Name and unit of a metric of `evaluate()`, and the set it is of, if that is named.
-
-    Args:
-        metric: the name, such as `eval_loss`.
-        loss_unit: of losses, a captioner's if left out; None names no unit.
-
-    Example:
-        >>> metric_label("eval_loss"), metric_label("eval_images_cider"), metric_label("eval_bleu_4")
-        ('Validation loss (nats per token)', 'Validation CIDEr-D of images', 'eval_bleu_4')
-    """
+    """Name and unit of a metric of `evaluate()`, and the set it is of, if that is named."""
     own = metric.removeprefix("eval_")
     name = next((name for name in _METRICS if own == name or own.endswith(f"_{name}")), None)
     if name is None:
@@ -187,12 +178,7 @@ def examples_until(
 
 
 def has_value(entry: Mapping[str, Any], metric: str) -> bool:
-    """Whether a log entry has a finite value of the metric.
-
-    Example:
-        >>> has_value({"eval_loss": 1.5}, "eval_loss"), has_value({"eval_loss": float("nan")}, "eval_loss")
-        (True, False)
-    """
+    """Whether a log entry has a finite value of the metric."""
     return entry.get(metric) is not None and math.isfinite(entry[metric])
 
 

@@ -75,19 +75,7 @@ def drawn_scores(
 
 
 def drawn_shares(examples: Sequence[int], shares: Mapping[str, Sequence[float]], *, theme: Theme = LIGHT) -> Figure:
-    """Each bucket's share of the draws, stacked in steps, against examples seen.
-
-    Args:
-        examples: seen by the end of each part of the run, increasing; the first part begins at 0.
-        shares: bucket → its share of the draws in each part, between 0 and 1, the easiest bucket first.
-        theme: colours and width.
-
-    Raises:
-        ValueError: no bucket, or fewer than two entries.
-
-    Example:
-        >>> figure = drawn_shares([100, 200], {"bucket 1": [1.0, 0.5], "bucket 2": [0.0, 0.5]})
-    """
+    """Each bucket's share of the draws, stacked in steps, against examples seen."""
     if not shares or len(examples) < 2:
         raise ValueError(
             f"{len(shares)} buckets in {len(examples)} log entries were given: a course of shares needs a bucket and "

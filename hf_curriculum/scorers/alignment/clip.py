@@ -365,11 +365,7 @@ def trimmed(inputs: dict[str, torch.Tensor], length: int) -> dict[str, torch.Ten
 
 @torch.inference_mode()
 def can_trim(towers: Towers) -> bool:
-    """Whether a batch may be padded to its longest caption only: tested on three captions of unequal length.
-
-    It may with a causal mask and pooling at the caption's end, as in CLIP. It may not with full attention, or if the
-    last position is pooled, as in SigLIP.
-    """
+    """Whether a batch may be padded to its longest caption only: tested on three captions of unequal length."""
     inputs, lengths = towers.tokens(_PROBE)
     longest = int(lengths.max())
     if longest >= towers.context:

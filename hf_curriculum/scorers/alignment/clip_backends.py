@@ -110,11 +110,7 @@ def count_tokens(ids: torch.Tensor, padding: int) -> torch.Tensor:
 
 
 def crop_thin(image: Image.Image) -> Image.Image:
-    """The middle of an image that is very long and thin; any other as it is.
-
-    The processor resizes the shorter edge and crops the middle: an image of 20,000 × 20 pixels would first become one
-    of 224,000 × 224.
-    """
+    """The middle of an image that is very long and thin; any other as it is."""
     width, height = image.size
     short = min(width, height)
     if max(width, height) <= _THIN * short:

@@ -205,10 +205,7 @@ HEAD = ("itm_score.fc.weight", "itm_score.fc.bias")
 
 
 class ViltForMatching(ViltPreTrainedModel):
-    """ViLT and the head `itm_score` of the original checkpoint: logits (batch, 2) of no match and match.
-
-    Source: Kim et al. 2021 (ViLT), §3.2: a single linear layer over the pooled output.
-    """
+    """ViLT and the head `itm_score` of the original checkpoint: logits (batch, 2) of no match and match."""
 
     def __init__(self, config: ViltConfig) -> None:
         super().__init__(config)

@@ -182,11 +182,7 @@ def padded(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 def reduced_losses(
     logits: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, reduction: Literal["sum", "mean"]
 ) -> np.ndarray:
-    """−Σ log p of the target tokens of each row, float64 (rows,), NaN where no token counts.
-
-    Shapes: logits (rows, tokens, vocabulary), each aligned with the token it predicts; targets (rows, tokens); mask
-    (rows, tokens), 1 for tokens that count.
-    """
+    """−Σ log p of the target tokens of each row, float64 (rows,), NaN where no token counts."""
     import torch
 
     losses = [  # row by row: a second copy of all logits would double the memory

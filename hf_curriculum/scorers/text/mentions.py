@@ -203,22 +203,7 @@ def category_forms(
     plurals: bool = False,
     synonyms: str | Path | Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[str]]:
-    """Category → the words and phrases that mention it, as `ObjectMentions` takes them.
-
-    Args:
-        categories: as of `ObjectMentions`.
-        plurals: words in the plural mention a category too, and so does the whole name of one of a named list.
-        synonyms: more words and phrases, or a file of them: see `read_synonyms`.
-
-    Raises:
-        ValueError: unknown `categories`, none, two of one name, or synonyms of a category that there is not.
-        TypeError: categories that are no strings.
-        FileNotFoundError: there is no such file.
-
-    Example:
-        >>> category_forms(["bus", "mouse"], plurals=True, synonyms={"bus": ["coach"]})
-        {'bus': ['bus', 'buses', 'coach', 'coaches'], 'mouse': ['mouse', 'mice']}
-    """
+    """Category → the words and phrases that mention it, as `ObjectMentions` takes them."""
     if isinstance(categories, str):
         check_choice("categories", categories, tuple(CATEGORIES))
         forms = {name: list(texts) for name, texts in CATEGORIES[categories].items()}
@@ -248,14 +233,7 @@ def category_forms(
 
 
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:
-    """Words for categories from a file with lines `name<TAB>word,word`, as Cap2Det's synonym files have them.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line of another form, or two lines of one name.
-
-    Source: Ye et al. 2019 (Cap2Det), released code. Of its file for COCO one line merges two: that is an error here.
-    """
+    """Words for categories from a file with lines `name<TAB>word,word`, as Cap2Det's synonym files have them."""
     found: dict[str, list[str]] = {}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -298,12 +276,7 @@ _MAN = ("caiman", "cayman", "german", "human", "ottoman", "roman", "shaman", "ta
 
 
 def plural_of(noun: str) -> str:
-    """The plural of an English noun by spelling rules; of a phrase that of its last word.
-
-    Example:
-        >>> [plural_of(noun) for noun in ("dog", "bench", "cherry", "toy", "person", "wine glass")]
-        ['dogs', 'benches', 'cherries', 'toys', 'people', 'wine glasses']
-    """
+    """The plural of an English noun by spelling rules; of a phrase that of its last word."""
     before, _, word = noun.rpartition(" ")
     if word in _IRREGULAR_PLURALS:
         word = _IRREGULAR_PLURALS[word]

@@ -378,10 +378,7 @@ def train_classifier(
     training: TagTraining,
     device: torch.device,
 ) -> PreTrainedModel:
-    """A BERT token classifier trained from random weights on sentences of words, with one label per word.
-
-    They are read once and encoded to files in a temporary folder, from which training reads.
-    """
+    """A BERT token classifier trained from random weights on sentences of words, with one label per word."""
     from transformers import (
         BertForTokenClassification,
         DataCollatorForTokenClassification,

@@ -37,15 +37,7 @@ _IN_USE = frozenset(("excuses", "fuses", "muses", "recluses", "ruses", "uses"))
 
 
 def singular(word: str) -> str:
-    """The singular of an English noun by spelling rules, to be passed as `normalise`.
-
-    Args:
-        word: one lower-case word.
-
-    Example:
-        >>> [singular(word) for word in ("dogs", "benches", "horses", "puppies", "glass", "children", "headaches")]
-        ['dog', 'bench', 'horse', 'puppy', 'glass', 'child', 'headache']
-    """
+    """The singular of an English noun by spelling rules, to be passed as `normalise`."""
     last = word.rpartition("-")[2]  # "walkie-talkies" are as "talkies"
     if last in _IRREGULAR:
         return word.removesuffix(last) + _IRREGULAR[last]
@@ -67,16 +59,7 @@ def singular(word: str) -> str:
 
 
 def wordnet_lemma(word: str) -> str:
-    """The lemma of an English noun by NLTK's WordNet; a word that it lacks stays as it is.
-
-    Args:
-        word: one lower-case word.
-
-    Raises:
-        ImportError, LookupError: NLTK or its data is missing.
-
-    Source: Srinivasan et al. 2023 (TOnICS), Appendix A: "lemmatized using NLTK".
-    """
+    """The lemma of an English noun by NLTK's WordNet; a word that it lacks stays as it is."""
     try:
         from nltk.stem import WordNetLemmatizer
     except ImportError as error:

@@ -22,14 +22,7 @@ _SENTENCE_END = frozenset({".", "!", "?"})
 
 
 def tokenize(sentence: str, contractions: str = "cut") -> list[str]:
-    """Splits a sentence, normalised to Unicode NFC, into words, numbers and punctuation marks.
-
-    Contractions are "cut" into "do" and "n't", "dog" and "'s", as in the Penn Treebank, or kept "whole".
-
-    Example:
-        >>> tokenize("a well-known dog's ball isn't red."), tokenize("it isn't.", "whole")
-        (['a', 'well-known', 'dog', "'s", 'ball', 'is', "n't", 'red', '.'], ['it', "isn't", '.'])
-    """
+    """Splits a sentence, normalised to Unicode NFC, into words, numbers and punctuation marks."""
     if not sentence.isascii():
         sentence = unicodedata.normalize("NFC", sentence).replace("’", "'")
     if "'" not in sentence:
@@ -62,10 +55,6 @@ class PatternTagger(Tagger):
     Two things differ from `TextBlob(text).tags`. Contractions are split as in the Penn Treebank; textblob splits
     "don't" into four pieces and tags two as nouns. And a token without letter or digit is never a noun. A sentence in
     capitals alone is read in small letters.
-
-    Example:
-        >>> PatternTagger().tag(["a dog and two cats in Paris"])
-        [['DT', 'NN', 'CC', 'CD', 'NNS', 'IN', 'NNP']]
     """
 
     packages: tuple[str, ...] = ("textblob",)
@@ -101,12 +90,7 @@ def _without_punctuation(word: str, tag: str) -> str:
 
 
 def sentence_case(sentence: str) -> str:
-    """A sentence of several words in capitals alone in small letters: in capitals every word is a name to a tagger.
-
-    Example:
-        >>> sentence_case("A DOG RUNS"), sentence_case("NASA"), sentence_case("a dog in the U.S.")
-        ('a dog runs', 'NASA', 'a dog in the U.S.')
-    """
+    """A sentence of several words in capitals alone in small letters: in capitals every word is a name to a tagger."""
     return sentence.lower() if sentence.isupper() and len(sentence.split()) > 1 else sentence
 
 
@@ -143,8 +127,6 @@ class NltkTagger(Tagger):
 
     As with `PatternTagger`, a token without letter or digit is never a noun (NLTK tags quote marks, dashes and
     brackets as nouns, 226 of 7,412 in one treebank), and a sentence in capitals alone is read in small letters.
-
-    Source: Saha et al. 2024 (BabyLM), released code: the tags that its noun counts rest on.
     """
 
     packages: tuple[str, ...] = ("nltk",)

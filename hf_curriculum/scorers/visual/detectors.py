@@ -153,10 +153,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
 
 
 def entropy_of_top(found: Detections, top_k: int, no_object: Literal["drop", "keep"]) -> float:
-    """The predictive entropy of the `top_k` highest-confidence boxes, summed, in nats; NaN without boxes.
-
-    "no object" is kept as one more class, or dropped and the classes are scaled to sum 1.
-    """
+    """The predictive entropy of the `top_k` highest-confidence boxes, summed, in nats; NaN without boxes."""
     scores = np.asarray(found.class_scores, dtype=np.float64)
     usable = np.flatnonzero(scores.sum(axis=1) > 0)
     if no_object == "keep":
@@ -174,8 +171,6 @@ def entropy_of_top(found: Detections, top_k: int, no_object: Literal["drop", "ke
 
 def keep_distinct(boxes: np.ndarray, confidence: np.ndarray, overlap: float, most: int) -> np.ndarray:
     """Non-maximum suppression over all classes: indices of up to `most` boxes (left, top, right, bottom), best first.
-
-    A box is dropped if its intersection over union with one of higher confidence is larger than `overlap`.
     """
     boxes = np.asarray(boxes, dtype=np.float64)
     area = np.prod(np.clip(boxes[:, 2:] - boxes[:, :2], 0, None), axis=1)  # (boxes,)

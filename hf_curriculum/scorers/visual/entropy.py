@@ -196,8 +196,6 @@ Background = int | Literal["auto"] | None
 
 def as_detections(scores: Any, confidence: np.ndarray | None, background: Background, what: str) -> Detections:
     """Detections from probabilities (boxes, columns); `background` is the column of "no object", see `VisualEntropy`.
-
-    `confidence` (boxes,) is by default that of the likeliest class; errors call the scores `what`.
     """
     try:
         scores = np.asarray(scores, dtype=np.float64)

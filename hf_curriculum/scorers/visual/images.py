@@ -19,11 +19,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 def distinct_images(batch: dict[str, list[Any]], column: str, mask: np.ndarray) -> list[tuple[Any, list[int]]]:
-    """Each image of a batch with its rows, of those in a bool mask (rows,), in order of first appearance.
-
-    Rows with equal `image_id` share their image; without that column, or where it is None, NaN or "", a row has its
-    own.
-    """
+    """Each image of a batch with its rows, of those in a bool mask (rows,), in order of first appearance."""
     ids = batch.get(IMAGE_ID) or [None] * len(mask)
     rows: dict[Any, list[int]] = {}
     for row in np.flatnonzero(mask).tolist():

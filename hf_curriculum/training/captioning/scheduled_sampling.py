@@ -70,11 +70,7 @@ class SchedulingTrainer(EvaluatingTrainer):
         return super()._init_training_state(*args, **kwargs)
 
     def validate_schedules(self) -> None:
-        """Checks that the model takes part in scheduled sampling, where it is asked for.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Checks that the model takes part in scheduled sampling, where it is asked for."""
         if self.args.scheduled_sampling is None:
             return
         model = base_model(self.model)

@@ -19,17 +19,7 @@ class CaptioningSchedulerType(ExplicitEnum):
 
 
 def completed_epochs(step: int, global_batch_size: int, num_examples: int) -> int:
-    """Passes over the training data, whatever the curriculum shows of it, that so many optimizer steps complete.
-
-    Args:
-        step: completed optimizer steps.
-        global_batch_size: examples per optimizer step.
-        num_examples: rows of the training data that the curriculum uses.
-
-    Example:
-        >>> completed_epochs(33_999, 50, 566_747), completed_epochs(34_005, 50, 566_747)
-        (2, 3)
-    """
+    """Passes over the training data, whatever the curriculum shows of it, that so many optimizer steps complete."""
     return step * global_batch_size // num_examples
 
 
@@ -41,17 +31,6 @@ class StepDecay(Configured):
         rate: what the learning rate is multiplied by, above 0 and at most 1.
         every: epochs of the training data between two decays.
         start: epochs before the first `every` begin.
-
-    Raises:
-        ValueError: an argument is out of range.
-
-    Source: ruotianluo/ImageCaptioning.pytorch, `tools/train.py`: 0.8 every 3 epochs from 0 for UpDown and AoANet, 0.5
-        every 3 from 3 for the Transformer.
-
-    Example:
-        >>> decay = StepDecay(rate=0.5, every=3, start=3)
-        >>> [decay.factor(epoch) for epoch in (0, 5, 6, 8, 9)]
-        [1.0, 1.0, 0.5, 0.5, 0.25]
     """
 
     type: ClassVar[str] = "step"
@@ -83,17 +62,6 @@ class ScheduledSampling(Configured):
         every: epochs of the training data between two increases.
         start: epochs before the first `every` begin.
         max: the highest probability.
-
-    Raises:
-        ValueError: an argument is out of range.
-
-    Source: Bengio et al. 2015; ruotianluo/ImageCaptioning.pytorch, `tools/train.py`: max 0.25 for UpDown, 0.5 for
-        AoANet.
-
-    Example:
-        >>> sampling = ScheduledSampling(max=0.08)
-        >>> [sampling.probability(epoch) for epoch in (0, 4, 5, 10, 30)]
-        [0.0, 0.0, 0.05, 0.08, 0.08]
     """
 
     type: ClassVar[str] = "scheduled_sampling"
@@ -120,15 +88,7 @@ class ScheduledSampling(Configured):
 def get_step_decay_schedule(
     optimizer: Optimizer, decay: StepDecay, num_warmup_steps: int, global_batch_size: int, num_examples: int
 ) -> LambdaLR:
-    """A learning rate that rises linearly from 0 to the optimizer's, and is multiplied by `decay` at ends of epochs.
-
-    Args:
-        optimizer: whose learning rate it is.
-        decay: by what and when.
-        num_warmup_steps: optimizer steps of the linear rise, during which nothing decays.
-        global_batch_size: examples per optimizer step.
-        num_examples: rows that make an epoch.
-    """
+    """A learning rate that rises linearly from 0 to the optimizer's, and is multiplied by `decay` at ends of epochs."""
 
     def factor(step: int) -> float:
         if step < num_warmup_steps:

@@ -21,24 +21,7 @@ from hf_curriculum.scorers.visual.class_probability import Prompts, prompts_of
 def contrastive_loss(
     images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor | float, labels: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """CLIP's symmetric loss of matching pairs: each image among the batch's texts, and each text among its images.
-
-    Args:
-        images: vectors of length 1, (B, D).
-        texts: of each image's own prompt, (B, D), likewise.
-        scale: what cosines are multiplied by (the exponential of CLIP's `logit_scale`).
-        labels: class numbers (B,), to leave other pairs of the same class out of both softmaxes; None: they count as
-            wrong, as in CLIP and in FLYP's released code.
-
-    Shapes: returns a scalar.
-
-    Source: Radford et al. 2021 (CLIP), figure 3; Goyal et al. 2023 (FLYP), equation 3.
-
-    Example:
-        >>> same = torch.eye(2)
-        >>> round(contrastive_loss(same, same, 1.0).item(), 4)
-        0.3133
-    """
+    """CLIP's symmetric loss of matching pairs: each image among the batch's texts, and each text among its images."""
     logits = scale * images @ texts.T  # (B, B)
     if labels is not None:
         same = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)

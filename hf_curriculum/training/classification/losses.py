@@ -25,9 +25,6 @@ class ClassificationLoss:
         counts: real images of each class (`class_counts(train)`); None for a loss that does not know them.
 
     Shapes: logits (B, C), labels (B,) int64 → a scalar.
-
-    Raises:
-        ValueError: a class has no image, the model has other classes than the counts, or a label is outside of them.
     """
 
     def __init__(self, counts: Counts | None = None) -> None:
@@ -318,12 +315,7 @@ LOSSES: dict[str, type[ClassificationLoss]] = {
 
 
 def effective_weights(counts: torch.Tensor, beta: float) -> torch.Tensor:
-    """(1 − β) / (1 − β^n) of each class, scaled to sum to the number of classes; float64 (C,).
-
-    Example:
-        >>> effective_weights(torch.tensor([100.0, 10.0, 1.0], dtype=torch.float64), 0.9999)
-        tensor([0.0272, 0.2704, 2.7025], dtype=torch.float64)
-    """
+    """(1 − β) / (1 − β^n) of each class, scaled to sum to the number of classes; float64 (C,)."""
     weights = (1 - beta) / (1 - beta**counts)
     return weights * (len(counts) / weights.sum())
 

@@ -13,18 +13,7 @@ from hf_curriculum.training.contrastive.gather import gather
 
 
 def score_matrix(trainer: Any, dataloader: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of a set's captions with its images, by the keys of a `ContrastiveCollator`.
-
-    Args:
-        trainer: a `ContrastiveTrainer`, whose model is in evaluation mode.
-        dataloader: of the set; on several processes each has a part.
-
-    Returns:
-        float32 (captions, images), each distinct caption of an image once; int64 (captions,), the row of its image.
-
-    Raises:
-        ValueError: batches without keys, or scores that are not finite.
-    """
+    """Scores of a set's captions with its images, by the keys of a `ContrastiveCollator`."""
     texts, text_keys, images, image_keys = [], [], [], []
     seen: set[int] = set()
     for batch in dataloader:
@@ -48,10 +37,7 @@ def score_matrix(trainer: Any, dataloader: Any) -> tuple[np.ndarray, np.ndarray]
 def _by_caption(
     columns: torch.Tensor, image_keys: torch.Tensor, keys: np.ndarray, noun_scores: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A row for each distinct caption of an image, a column for each distinct image.
-
-    Shapes: `columns` (images, rows), `image_keys` (images,), `keys` (rows, 2) of image and caption.
-    """
+    """A row for each distinct caption of an image, a column for each distinct image."""
     _, first = np.unique(image_keys.cpu().numpy(), return_index=True)
     first.sort()  # in the order of the set, not of the keys
     place = {key: row for row, key in enumerate(image_keys.cpu().numpy()[first].tolist())}

@@ -18,11 +18,6 @@ def gather(values: torch.Tensor) -> torch.Tensor:
 
     Gradients flow back to the process that a row came from, summed over all processes. Where each computes the same
     loss of what was gathered, `DistributedDataParallel`'s mean of the gradients is then that of the whole batch.
-
-    Args:
-        values: of this process; the number of rows may differ between processes, nothing else.
-
-    Shapes: (rows, ...) to (rows of all processes, ...).
     """
     return values if num_processes() == 1 else _Gather.apply(values)
 

@@ -46,11 +46,7 @@ class BatchCandidates:
         return self._own
 
     def losses_with_other_images(self) -> np.ndarray:
-        """The same with the image of another candidate of the same place.
-
-        Raises:
-            ValueError: the batch has no images.
-        """
+        """The same with the image of another candidate of the same place."""
         inputs, index = dict(self.inputs), self.inputs.get(IMAGE_INDEX)
         images = [name for name in inputs if is_image(name)]
         if not images:
@@ -88,16 +84,7 @@ class BatchCandidates:
 
 
 def choose(selection: Selection, values: np.ndarray, rows: np.ndarray, key: int) -> np.ndarray:
-    """The number of the chosen candidate of each place, int64, shape (places,).
-
-    Args:
-        selection: the rule.
-        values: of the candidates, float64, shape (places, candidates); one that is not finite is chosen only where the
-            place has no other, and then the first one is.
-        rows: of the training data, of the same shape; with a temperature what is drawn depends on the row, and on how
-            often it is a candidate of its place.
-        key: 64 bits, of the run and the step.
-    """
+    """The number of the chosen candidate of each place, int64, shape (places,)."""
     ranked = np.where(np.isfinite(values), values, -np.inf)
     if selection.temperature is not None:
         # Gumbel's trick: the largest of value / temperature − log(−log u) is a draw from the softmax.
@@ -135,12 +122,7 @@ class Selector:
         self._since_log = np.zeros(7)
 
     def read(self, iterator: Iterator[Any], num_batches: int) -> Iterator[Any]:
-        """The chosen part of each of a step's batches; with `score_every` the next steps' are chosen with them.
-
-        Args:
-            iterator: of batches of candidates.
-            num_batches: of an optimizer step.
-        """
+        """The chosen part of each of a step's batches; with `score_every` the next steps' are chosen with them."""
         if not self._ready:
             step, every = self.trainer.state.global_step, self.trainer.plan.selection.score_every
             batches = list(islice(iterator, (every - step % every) * num_batches))
@@ -153,12 +135,7 @@ class Selector:
             yield ready.batch
 
     def try_batch(self, batch: Any) -> None:
-        """Values the candidates of a batch and cuts some of them out, before training is paid for.
-
-        Raises:
-            TypeError: the collator's batch is no mapping.
-            ValueError: candidates have no value of their own, or cannot be cut out of the batch.
-        """
+        """Values the candidates of a batch and cuts some of them out, before training is paid for."""
         rows = rows_of(batch)
         with evaluation_mode(self.trainer) as model:
             self._values(model, batch, rows)
@@ -228,14 +205,7 @@ class Selector:
             np.savez(path, values=values, processes=self.trainer.args.world_size)
 
     def resume(self, folder: str | None) -> None:
-        """Reads what `save` wrote.
-
-        Args:
-            folder: of the checkpoint; None at the start of a run.
-
-        Raises:
-            ValueError: another number of processes wrote it.
-        """
+        """Reads what `save` wrote."""
         self._ready.clear()
         self._known.clear()
         self._since_log = np.zeros(7)
@@ -267,11 +237,7 @@ class Selector:
 
 
 def rows_of(batch: Any) -> np.ndarray:
-    """The rows of the training data that a batch was made of, int64, shape (rows,).
-
-    Raises:
-        TypeError: it does not say.
-    """
+    """The rows of the training data that a batch was made of, int64, shape (rows,)."""
     if not isinstance(batch, Mapping) or EXAMPLE_INDEX not in batch:
         raise TypeError(
             f"The collator's batch is a {type(batch).__name__}, and candidates are chosen by rows of a mapping of "

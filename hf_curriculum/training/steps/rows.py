@@ -19,23 +19,7 @@ _BY_ROW = (*TEXT_INPUTS, IMAGE_INDEX, EXAMPLE_INDEX)
 
 
 def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multiple: int = 1) -> dict[str, Any]:
-    """The rows with these numbers, in this order, without the padding and the images that they do not need.
-
-    Args:
-        batch: of a collator: tensors and lists with an entry for each row; where there is `image_index`, with one for
-            each image; and what is the same for all rows, such as a flag.
-        rows: numbers of rows, int64, shape (kept,).
-        size: rows of the batch.
-        multiple: what the collator pads texts to a multiple of.
-
-    Raises:
-        ValueError: a tensor or list of the batch is neither by row nor by image.
-
-    Example:
-        >>> batch = {"input_ids": torch.tensor([[5, 6], [8, 0]]), "attention_mask": torch.tensor([[1, 1], [1, 0]])}
-        >>> select_rows(batch, np.array([1]), size=2)["input_ids"].tolist()
-        [[8]]
-    """
+    """The rows with these numbers, in this order, without the padding and the images that they do not need."""
     index, images, found = batch.get(IMAGE_INDEX), np.empty(0, np.int64), {}
     if index is not None:
         numbers, firsts, places = np.unique(index.cpu().numpy()[rows], return_index=True, return_inverse=True)

@@ -27,13 +27,7 @@ class SelectionAudit(DrawAudit):
     _values: dict[int, np.ndarray] = field(default_factory=dict)
 
     def note(self, step: int, rows: np.ndarray, values: np.ndarray) -> None:
-        """Records the candidates of a batch of optimizer step `step` (from 0).
-
-        Args:
-            step: the optimizer step.
-            rows: of the training data, int64, shape (places · candidates · rows of one,).
-            values: float64, shape (places, candidates).
-        """
+        """Records the candidates of a batch of optimizer step `step` (from 0)."""
         self._choices.setdefault(step, []).append((rows, values))
 
     def _check(self, step: int, rows: np.ndarray, planned: np.ndarray) -> None:
@@ -88,13 +82,7 @@ class SelectingTrainer(WeightingTrainer):
         return self._selector
 
     def note_choice(self, step: int, rows: np.ndarray, values: np.ndarray) -> None:
-        """Notes the candidates of a batch of a step and their values, for the audit.
-
-        Args:
-            step: the optimizer step, from 0.
-            rows: of the training data, int64, shape (candidates of all places,).
-            values: float64, shape (places, candidates).
-        """
+        """Notes the candidates of a batch of a step and their values, for the audit."""
         if isinstance(self._audit, SelectionAudit):
             self._audit.note(step, rows, values)
 
@@ -112,11 +100,7 @@ class SelectingTrainer(WeightingTrainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
     def check_draws(self) -> None:
-        """Compares the rows trained on since the last check with the plan, and records them with `audit_draws`.
-
-        Raises:
-            RuntimeError: a step trained on other rows, or on a candidate that was not chosen.
-        """
+        """Compares the rows trained on since the last check with the plan, and records them with `audit_draws`."""
         if self._audit is not None:
             self._audit.flush()
 

@@ -150,13 +150,6 @@ class WeightingTrainer(SchedulingTrainer):
 
     def try_weighting(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         """Checks that the model's loss of a batch is the mean over its examples or tokens, so that they have weights.
-
-        Args:
-            model: in evaluation mode.
-            inputs: the collated batch on the model's device, without row numbers.
-
-        Raises:
-            ValueError: it is another loss.
         """
         if self._losses_are_overridden:
             return
@@ -183,20 +176,7 @@ class WeightingTrainer(SchedulingTrainer):
 
 
 def reweighted(loss: torch.Tensor, sums: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The weighted loss of a batch, whose examples are divided by what they are in `loss`.
-
-    Args:
-        loss: Σ `sums` / c for any c, such as the tokens of all accumulated batches; a scalar.
-        sums: of each example, shape (B,); NaN counts as 0.
-        weights: of each example, float32, shape (B,).
-
-    Returns:
-        Σ `weights` · `sums` / c, a scalar; its gradient is that of `sums`.
-
-    Example:
-        >>> reweighted(torch.tensor(1.5), torch.tensor([2.0, 4.0]), torch.tensor([1.0, 3.0]))
-        tensor(3.5000)
-    """
+    """The weighted loss of a batch, whose examples are divided by what they are in `loss`."""
     sums = torch.where(sums.isnan(), 0.0, sums)
     total = sums.detach().sum()
     scale = torch.where(total == 0, 0.0, loss.detach().float().mean() / total)
@@ -205,12 +185,7 @@ def reweighted(loss: torch.Tensor, sums: torch.Tensor, weights: torch.Tensor) ->
 
 @contextmanager
 def setting(model: nn.Module, **values: Any) -> Iterator[Any]:
-    """An attribute of a captioner of this library has another value inside, which is given; of others None.
-
-    Args:
-        model: maybe in wrappers for several processes and adapters.
-        **values: the attribute's.
-    """
+    """An attribute of a captioner of this library has another value inside, which is given; of others None."""
     base, ((name, value),) = base_model(model), values.items()
     if not isinstance(base, CaptionGenerationMixin):
         yield None
@@ -224,14 +199,7 @@ def setting(model: nn.Module, **values: Any) -> Iterator[Any]:
 
 
 def validate_weighting(trainer: Any) -> None:
-    """A curriculum that goes by the losses of training weighs the loss that is trained, which has to be the model's.
-
-    Args:
-        trainer: with its curriculum and arguments.
-
-    Raises:
-        ValueError: the loss is not the model's own, or examples have none before they are written.
-    """
+    """A curriculum that goes by the losses of training weighs the loss that is trained, which has to be the model's."""
     rule = trainer.curriculum
     if not rule.losses_of_training:
         return

@@ -85,14 +85,7 @@ class ProposalFolder(BoxArrays):
         normalised: whether boxes are shares of the sides. Left out: yes for .npy, no for .mat, as those two have it.
         one_based: whether the first pixel is 1. Left out: no for .npy, yes for .mat.
 
-    Raises:
-        FileNotFoundError: no such folder.
-        ValueError: no such files in it, files of both kinds, or boxes that contradict the arguments.
-
     Objectness `scores` of a .mat file become the `confidence` of its regions.
-
-    Source: Ye et al. 2019 (Cap2Det), released code: `{id % 10}/{id}.npy`, top, left, bottom, right as shares. MCG:
-    Arbelaez et al. 2014, published boxes for COCO: top, left, bottom, right, from 1.
     """
 
     def __init__(
@@ -250,11 +243,6 @@ class RegionArchive(BoxArrays):
         order: see `BoxArrays`. Left out: "yxyx" for MATLAB, "xyxy" for others.
         normalised: whether boxes are shares of the sides; no by default.
         one_based: whether the first pixel is 1. Left out: yes for MATLAB, no for others.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ImportError: h5py or SciPy, which read HDF5 and MATLAB files, is missing.
-        ValueError: a file of another kind or without these parts, or boxes that contradict the arguments.
     """
 
     def __init__(

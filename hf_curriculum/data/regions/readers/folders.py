@@ -45,13 +45,6 @@ class FeatureFolder(BoxArrays):
         order, normalised, one_based: of the boxes, see `BoxArrays`; pixels, left, top, right, bottom by default.
 
     Shapes: features float32 (regions, dims).
-
-    Raises:
-        FileNotFoundError: no such folder.
-        ValueError: neither .npz nor .npy files or both, one without features, pickled objects, or boxes that
-            contradict the arguments.
-
-    Source: Luo et al. 2018, released code (`scripts/make_bu_data.py`); Anderson et al. 2018.
     """
 
     def __init__(
@@ -144,12 +137,6 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
 
 
 def grid_cells(rows: int, columns: int) -> np.ndarray:
-    """The boxes of a grid's cells as shares of the sides, row by row, float32 (rows * columns, 4).
-
-    Example:
-        >>> grid_cells(1, 2)
-        array([[0. , 0. , 0.5, 1. ],
-               [0.5, 0. , 1. , 1. ]], dtype=float32)
-    """
+    """The boxes of a grid's cells as shares of the sides, row by row, float32 (rows * columns, 4)."""
     top, left = np.mgrid[:rows, :columns].reshape(2, -1)
     return np.stack([left / columns, top / rows, (left + 1) / columns, (top + 1) / rows], axis=1).astype(np.float32)

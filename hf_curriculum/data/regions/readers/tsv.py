@@ -50,13 +50,7 @@ _SIX_BOX_VALUES = 2054
 
 
 def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | None = None) -> np.ndarray:
-    """Base64 of float32 as a read-only array (rows, columns), its size checked; `what` names it in errors.
-
-    Example:
-        >>> decode_floats(base64.b64encode(np.float32([1, 2, 3, 4])), 2, what="numbers")
-        array([[1., 2.],
-               [3., 4.]], dtype=float32)
-    """
+    """Base64 of float32 as a read-only array (rows, columns), its size checked; `what` names it in errors."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -216,10 +210,7 @@ class LineTable(RegionSource):
         return self._parse(image_id, read_line(self.path, where))
 
     def scan(self, start: int = 0) -> Iterator[tuple[int, Regions]]:
-        """All lines from byte `start` on, read once and without an index, each with the byte where it ends.
-
-        Of an image that has several lines each is given.
-        """
+        """All lines from byte `start` on, read once and without an index, each with the byte where it ends."""
         with open(self.path, "rb") as table:
             table.seek(start)
             for line in table:
@@ -244,12 +235,6 @@ class RegionTable(LineTable):
         path: the table, `*.tsv`.
         fields: names of its columns. Read are `image_id`, `image_w`, `image_h`, `num_boxes`, `boxes`, `features`,
             `class_scores` (or `cls_prob`), `confidence` (or `objects_conf`); LXMERT's `img_*` are the same.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: columns of an unknown layout, or sizes that do not fit the number of boxes.
-
-    Source: Anderson et al. 2018, bottom-up attention: 10 to 100 boxes an image, 1,600 classes and "no object".
     """
 
     def __init__(self, path: str | Path, fields: Sequence[str] | None = None) -> None:
@@ -374,12 +359,6 @@ class SceneGraphTable(LineTable):
     Args:
         path: the table, or the folder of `predictions.tsv`.
         sizes: the `*.hw.tsv`. Left out: `predictions.hw.tsv` beside `predictions.tsv`, or the only one in its folder.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a line that is not such JSON, features of unequal length, or no sizes in `sizes`.
-
-    Source: Zhang et al. 2021, VinVL: 10 to 100 boxes an image above 0.2, features of 2,048 numbers.
     """
 
     def __init__(self, path: str | Path, sizes: str | Path | None = None) -> None:
@@ -421,12 +400,6 @@ class OscarFolder(LineTable):
 
     Args:
         path: the folder, or its `features.tsv`.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a line that is not such JSON, or sizes that do not fit the number of boxes.
-
-    Source: Li et al. 2020 (Oscar) and Zhang et al. 2021 (VinVL), released features for captioning.
     """
 
     def __init__(self, path: str | Path) -> None:
