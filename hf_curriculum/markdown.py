@@ -70,8 +70,7 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
 
 
 def renewed(body: str, section: str) -> str:
-    """The body of a card with our section written again between `START` and `END`; what people wrote around it stays.
-    """
+    """The body of a card with our section, between `START` and `END`, written again; the rest stays."""
     section = section.replace(START, START[1:]).replace(END, END[1:])
     before, start, rest = body.partition(START)
     if not start:

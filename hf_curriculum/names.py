@@ -7,12 +7,10 @@ A new component is one line in its table here; what else it touches is its own f
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import cached_property
 from importlib import import_module
 from typing import Any
-
 
 PUBLIC: dict[str, tuple[str, ...]] = {
     "hf_curriculum.curricula.baby_steps": ("BabySteps",),

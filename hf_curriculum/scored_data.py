@@ -52,8 +52,7 @@ def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
 
 
 def write_provenance(dataset: Dataset | DatasetDict, path: str | Path) -> Path:
-    """Writes `scores.json` into the folder of a saved data set: per split provenance, rows, unscored rows, quantiles.
-    """
+    """Writes `scores.json` beside a saved data set: per split provenance, rows, unscored rows, quantiles."""
     content = describe_scores(dataset)
     if not any(part["scores"] for part in content["splits"].values()):
         raise ValueError(

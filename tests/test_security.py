@@ -32,7 +32,6 @@ from hf_curriculum import (
     PixelDiffusionPipeline,
     Report,
     ScoreProvenance,
-    add_scores,
     add_scores_sharded,
     attach_provenance,
     load_captioned,
@@ -74,7 +73,6 @@ def captions():
 
 
 class TestFittedScorers:
-
     @pytest.mark.parametrize("name", ["fitted.json", "fitted.pickle", "fitted.npz"])
     def test_a_pickle_of_any_name_is_not_run(self, captions, tmp_path, mark, crafted, name):
         parts = tmp_path / "parts"

@@ -65,8 +65,7 @@ def model_figures(facts: Facts, *, figures: str = "figures") -> dict[str, bytes]
 
 
 def eval_results(facts: Facts) -> dict[str, bytes]:
-    """Results on benchmarks of the Hub, as files that it shows beside the model and on the benchmark's page, by path.
-    """
+    """Results on benchmarks of the Hub, by the path of the file that it shows on the pages of both."""
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     found: dict[str, list[EvalResultEntry]] = {}

@@ -43,7 +43,7 @@ _SIMI_CL_SCORES = {"clip_similarity", "vilt_similarity", "addup", "model_loss"}
 
 
 def paper_of(curriculum: Mapping[str, Any], score: str | None) -> str | None:
-    """The name of the paper that has this rule with this score; None where the combination is not that of one paper."""
+    """The paper that has this rule with this score; None where the combination is not that of one paper."""
     kind, then = curriculum.get("type"), curriculum.get("then", {})
     if kind in ("guidance_schedule", "adaptive_guidance"):  # which order by guidance, whatever its column is called
         return "discl"

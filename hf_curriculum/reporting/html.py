@@ -158,7 +158,7 @@ def _data_uri(content: bytes, media_type: str) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number with thousands separators and, below a thousand, `digits` significant ones; powers of ten far from 1."""
+    """A number with thousands separators and, below 1,000, `digits` significant ones; powers of ten far from 1."""
     if not math.isfinite(value):
         return "–"
     if value and not 1e-6 <= abs(value) < 1e15:

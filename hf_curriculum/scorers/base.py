@@ -8,7 +8,6 @@ import logging
 import marshal
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import FunctionType, ModuleType

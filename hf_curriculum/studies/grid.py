@@ -159,7 +159,7 @@ def cross_arms(
 def study_arms(
     options: argparse.Namespace,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, tuple[str, ...]]]:
-    """The runs' settings by name, the control of each, and what each needs; as `grid_arms` and grid files make them."""
+    """The runs' settings by name, the control of each, and what each needs."""
     settings = {**dict.fromkeys(options.grid), **options.settings}
     if options.arms:
         if options.compare or options.control:

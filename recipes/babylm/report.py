@@ -26,7 +26,7 @@ from hf_curriculum.studies.tables import StudyTable
 
 
 def write_results(system: str, study: Study, controls: Mapping[str, str]) -> None:
-    """Writes the study's table, captions, scored data and report; prints a line for every run, and what to try next."""
+    """Writes the study's table, captions, scored data and report; prints a line per run, and what to try next."""
     finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
     data_args = arguments_of(study, DataArguments)
     if data_args is None:

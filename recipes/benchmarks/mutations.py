@@ -330,8 +330,7 @@ class Planter:
         return 0
 
     def run_tests(self, session: Any, fault: Fault, says: Path) -> int:
-        """Runs the files of tests that call the fault's function with the fault in place, until one fails: 1, else 0.
-        """
+        """Plants the fault and runs the files of tests that call its function, until one fails: 1, else 0."""
         plant(fault)
         function = list(function_of(fault))
         callers = {name: test["seconds"] for name, test in self.tests.items() if function in test["calls"]}

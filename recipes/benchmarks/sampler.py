@@ -185,8 +185,7 @@ def measure(size: int, repetitions: int) -> list[dict[str, object]]:
 
 
 def measure_case(name: str, size: int, batch: int, repetitions: int) -> dict[str, object]:
-    """One curriculum over `size` examples: nanoseconds per drawn index beside `RandomSampler`, and bytes per example.
-    """
+    """One curriculum over `size` examples: nanoseconds per index compared with `RandomSampler`, bytes per example."""
     plan = bound(CASES[name], size, batch)
     step, shuffled = first_step(plan), RandomSampler(Sized(size))
     sampler = CurriculumSampler(plan, step)

@@ -155,7 +155,7 @@ def first_step(plan: Plan) -> int:
 
 
 def held_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of all arrays, and of the names of groups, that a plan refers to; each is counted once, where it is met."""
+    """Bytes of all arrays, and of the names of groups, that a plan refers to; each is counted once."""
     seen: set[int] = set()
     parts = {
         "order": plan.ranking.order,

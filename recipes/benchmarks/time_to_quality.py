@@ -233,8 +233,7 @@ Decayed = Mapping[tuple[str, float], Mapping[int, float]]
 
 
 def decay_table(losses: Decayed) -> str:
-    """Final losses with linear decay at shorter budgets, and in how many seeds they are no higher than the control's at
-    its whole budget and the rate at which that ends lowest, as Markdown; empty where no such run has finished."""
+    """Final losses with linear decay at shorter budgets compared with the control at its whole budget, as Markdown."""
     if not any(losses.values()):
         return ""
     controls = [found for (_, budget), found in losses.items() if budget == 1 and found]

@@ -71,7 +71,7 @@ def _split(data: DatasetDict, name: str | None, source: str) -> Dataset:
 
 
 def long_tailed_scenes(class_images: list[int], test_images: int, seed: int) -> Labelled:
-    """Single-object scenes of 32 pixels: so many training images of each noun, and as many test images of every one."""
+    """Single-object scenes of 32 pixels: so many training images of each noun, and equally many test images."""
     if len(class_images) > len(NOUNS):
         raise ValueError(f"class_images has {len(class_images)} classes, and scenes know {len(NOUNS)} nouns.")
     # Scene k follows from the seed and k alone, so its noun is known before anything is drawn.

@@ -44,7 +44,7 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
 
 
 def test_detections(trainer: CurriculumTrainer, prepared: Prepared, args: WsodArguments) -> dict[str, Any]:
-    """Detections of the test images, their metrics, and by how much they beat random boxes of the same image scores."""
+    """Detections of the test images, their metrics, and by how much they beat random boxes of equal image scores."""
     trainer.compute_metrics = None  # it is of the images that are looked at while training
     found = trainer.predict(prepared.test, ignore_keys=["losses", "scores", "pred_boxes"], metric_key_prefix="eval")
     image_scores, detections = found.predictions

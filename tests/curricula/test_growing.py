@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum import Filter, Growing, curriculum_from, make_plan
-from hf_curriculum.training.checkpoints import validate_same_plan
+from hf_curriculum import Growing, curriculum_from, make_plan
 
 FIRST = [2, 0, 3, 2, 1, 5, 6, 5, 5, 5, 1, 2, 6, 8, 3, 0, 1, 9, 8, 13]
 LAST = [9, 30, 34, 27, 35, 32, 6, 16, 15, 7, 11, 4, 11, 35, 20, 21, 14, 19, 11, 31]

@@ -11,10 +11,8 @@ from unittest.mock import Mock
 
 import babylm_git
 import pytest
-from babylm.arguments import as_version_0_1, output_folder
-from recipe_runs import parser_of, settings_of
-
-from hf_curriculum.studies.study import settings_key
+from babylm.arguments import output_folder
+from recipe_runs import parser_of
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "babylm_git.py"

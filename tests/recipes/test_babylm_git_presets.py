@@ -15,7 +15,6 @@ from babylm.arguments import (
     BabyLMArguments,
     DataArguments,
     ModelArguments,
-    from_version_0_1,
     has_text_stage,
     variant_of,
 )

@@ -33,6 +33,7 @@ from hf_curriculum.config import kind_of
 from hf_curriculum.training.checkpoints import read_curriculum
 from hf_curriculum.training.publishing import gather_facts, training_report
 
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("buckets") / "out"

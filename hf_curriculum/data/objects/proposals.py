@@ -296,7 +296,7 @@ def selective_search(
     max_side: int | None = None,
     max_aspect: float | None = None,
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """Proposals by OpenCV on BGR channels: sorted boxes, float32 (boxes, 4), left, top, right, bottom, and the size."""
+    """Proposals by OpenCV on BGR channels: sorted boxes, float32 (boxes, 4), and the size."""
     cv2 = require_opencv()
     size = searched_size(image.size, max_side, max_aspect)
     if size != image.size:

@@ -67,8 +67,7 @@ def is_karpathy(content: Any) -> bool:
 
 
 def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[str, dict[str, list[Any]]]:
-    """Split (`train`, `validation`, `test`) -> columns of a Karpathy file, one row per sentence, in the file's order.
-    """
+    """Split (`train`, `validation`, `test`) → columns of a Karpathy file, a row per sentence, in its order."""
     if restval not in ("train", "keep", "drop"):
         raise ValueError(
             f"`restval={restval!r}` was given. The images of that split are counted as 'train', kept apart ('keep') "

@@ -51,8 +51,7 @@ def find_only_table(folder: Path) -> Path | None:
 
 
 def find_parquet_beside_images(folder: Path) -> Path | None:
-    """The Parquet file beside more loose images, which `datasets` would load without it; raises if there are several.
-    """
+    """The Parquet file beside loose images, which `datasets` would load without it; raises if there are several."""
     files = sorted(folder.glob("*.parquet"))
     if not files or (folder / "metadata.parquet").is_file() or find_caption_file(folder) is not None:
         return None

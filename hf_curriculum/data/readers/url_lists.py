@@ -159,8 +159,7 @@ def is_url_list(path: Path) -> bool:
 
 
 def read_url_list(path: str | Path) -> pa.Table:
-    """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url` (null for narratives).
-    """
+    """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url`."""
     path = Path(path)
     if is_redcaps(path):
         return read_redcaps(path).select(_LISTED.names)

@@ -52,7 +52,7 @@ def run_winoground(run: Run) -> TaskResult:
 def paired_scores(
     rows: Sequence[Mapping[str, Any]], scores: Sequence[Sequence[float]]
 ) -> tuple[dict[str, float], int]:
-    """Text, image and group score, each caption and image strictly above the wrong one, and the pairs they are over."""
+    """Text, image and group score, right strictly above wrong, and the pairs they are over."""
     examples: dict[Any, dict[str, tuple[tuple[str, str], Sequence[float]]]] = {}
     for row, values in zip(rows, scores, strict=True):
         examples.setdefault(row["image_idx"], {})[row["image_key"]] = ((row["caption_0"], row["caption_1"]), values)

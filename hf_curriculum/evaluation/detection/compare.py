@@ -174,8 +174,7 @@ class _Resampled:
 
 
 def _weighted_precision(weights: np.ndarray, hit: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """COCO's average precision of boxes by falling score that count several times: float64 (r,), NaN without objects.
-    """
+    """COCO's average precision where boxes count several times: float64 (r,), NaN without objects."""
     found = np.cumsum(weights * hit, axis=1)
     precision = found / np.maximum(np.cumsum(weights, axis=1), 1)
     envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]

@@ -82,7 +82,7 @@ def caption_classes(pairs: Dataset, ontology: Ontology) -> list[list[str]]:
 
 
 def class_notes(pairs: Dataset) -> tuple[str, ...]:
-    """What a reader of retrieval within the classes of `caption_classes` must know: the `notes` of `RetrievalSuite`."""
+    """What a reader of retrieval within `caption_classes` must know: the `notes` of `RetrievalSuite`."""
     if _has_objects(pairs):
         return ()
     return (f"Classes are what captions name: the data has no `{OBJECTS}`, so their images may not show them.",)

@@ -93,8 +93,7 @@ def lstm_layers(width: int, *inputs: str) -> nn.ModuleDict:
 
 
 def reference_lstm(weights: dict[str, torch.Tensor], ours: str, theirs: str, parts: Sequence[str]) -> Names:
-    """Names for a `ConversionPlan` of the layers `ours` of `lstm_layers`, from an `nn.LSTMCell` of the reference code.
-    """
+    """Names for a `ConversionPlan` of `lstm_layers`, from an `nn.LSTMCell` of the reference code."""
     width = weights[f"{theirs}.weight_hh"].shape[1]
     split = weights.pop(f"{theirs}.weight_ih").split(width, dim=1)
     weights |= {f"{theirs}.weight_ih[{number}]": part for number, part in enumerate(split)}

@@ -117,8 +117,7 @@ def check_images(
     region_mask: torch.Tensor | None,
     pixel_values: torch.Tensor | None,
 ) -> torch.Tensor | None:
-    """What of the regions is no padding, bool (images, regions), `None` where all is; raises where inputs do not fit.
-    """
+    """Which regions are no padding, bool (images, regions), `None` where all are; raises where inputs do not fit."""
     wanted, other = "region_features", pixel_values
     if config.vision_config is not None:
         wanted, other = "pixel_values", region_features

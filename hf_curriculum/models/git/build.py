@@ -79,8 +79,7 @@ def small_git_config(
     max_position_embeddings: int = 128,
     **overrides: Any,
 ) -> CaptionGitConfig:
-    """A GIT that learns in minutes on two cores: the paper's, smaller, without a pooler and without attention dropout.
-    """
+    """A GIT that learns in minutes on two cores: the paper's, smaller, without pooler and attention dropout."""
     tokens = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     if tokenizer is not None:
         tokens = special_token_ids(tokenizer, vocab_size)
@@ -121,7 +120,7 @@ def small_vision_config(
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int | None = None) -> dict[str, int]:
-    """Ids of padding, of a caption's first token ([CLS], else the beginning of text) and its last ([SEP], else end)."""
+    """Ids of padding, of a caption's first token ([CLS], else beginning of text) and its last ([SEP], else end)."""
     if vocab_size is not None and len(tokenizer) > vocab_size:
         raise ValueError(
             f"The tokenizer has {len(tokenizer)} entries, but vocab_size={vocab_size}: some tokens would have no row "

@@ -36,7 +36,7 @@ def new_figure(
     headroom: float = 0.0,
     height: float | None = None,
 ) -> tuple[Figure, Axes]:
-    """An empty figure in the theme's colours, with its title, a smaller subtitle, units and a light horizontal grid."""
+    """An empty figure in the theme's colours, with title, smaller subtitle, units and a light horizontal grid."""
     room = 48 if theme.is_narrow else 96
     title, subtitle, x_label, y_label = (one_line(text, room) for text in (title, subtitle, x_label, y_label))
     height = height or (3.5 if theme.is_narrow else 4.125)

@@ -170,8 +170,7 @@ def entropy_of_top(found: Detections, top_k: int, no_object: Literal["drop", "ke
 
 
 def keep_distinct(boxes: np.ndarray, confidence: np.ndarray, overlap: float, most: int) -> np.ndarray:
-    """Non-maximum suppression over all classes: indices of up to `most` boxes (left, top, right, bottom), best first.
-    """
+    """Non-maximum suppression over all classes: indices of up to `most` boxes, best first."""
     boxes = np.asarray(boxes, dtype=np.float64)
     area = np.prod(np.clip(boxes[:, 2:] - boxes[:, :2], 0, None), axis=1)  # (boxes,)
     order, kept = np.argsort(-np.asarray(confidence), kind="stable"), []

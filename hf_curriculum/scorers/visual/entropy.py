@@ -195,8 +195,7 @@ Background = int | Literal["auto"] | None
 
 
 def as_detections(scores: Any, confidence: np.ndarray | None, background: Background, what: str) -> Detections:
-    """Detections from probabilities (boxes, columns); `background` is the column of "no object", see `VisualEntropy`.
-    """
+    """Detections from probabilities (boxes, columns); `background` is the column of "no object"."""
     try:
         scores = np.asarray(scores, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -88,7 +88,7 @@ class ScheduledSampling(Configured):
 def get_step_decay_schedule(
     optimizer: Optimizer, decay: StepDecay, num_warmup_steps: int, global_batch_size: int, num_examples: int
 ) -> LambdaLR:
-    """A learning rate that rises linearly from 0 to the optimizer's, and is multiplied by `decay` at ends of epochs."""
+    """A learning rate that rises linearly from 0 to the optimizer's, and is multiplied by `decay` at epochs' ends."""
 
     def factor(step: int) -> float:
         if step < num_warmup_steps:

@@ -149,8 +149,7 @@ class WeightingTrainer(SchedulingTrainer):
         return self._seen.losses(self.accelerator)
 
     def try_weighting(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
-        """Checks that the model's loss of a batch is the mean over its examples or tokens, so that they have weights.
-        """
+        """Checks that the model's loss of a batch is the mean over its examples or tokens."""
         if self._losses_are_overridden:
             return
         outputs = model(**inputs)
@@ -199,7 +198,7 @@ def setting(model: nn.Module, **values: Any) -> Iterator[Any]:
 
 
 def validate_weighting(trainer: Any) -> None:
-    """A curriculum that goes by the losses of training weighs the loss that is trained, which has to be the model's."""
+    """A curriculum that goes by the losses of training weighs the loss that is trained: it has to be the model's."""
     rule = trainer.curriculum
     if not rule.losses_of_training:
         return
