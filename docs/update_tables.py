@@ -1,5 +1,5 @@
 """Writes what follows from the tables of `hf_curriculum.names`: the rows of scores and curricula in README.md, and the
-`__init__.pyi` of every package, by which type checkers and editors know the names that are loaded on first use.
+`__init__.pyi` of `hf_curriculum` and of its tasks, by which type checkers and editors know names loaded on first use.
 
 python docs/update_tables.py
 """
@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hf_curriculum import BATCHES, CURRICULA, SCORERS
-from hf_curriculum.names import homes
+from hf_curriculum.names import BATCHES, CURRICULA, SCORERS, TASKS, homes
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -42,12 +41,10 @@ def updated(text: str) -> str:
 
 
 def stubs() -> dict[Path, str]:
-    """What every package whose names are loaded on first use offers, as a stub file per package."""
+    """What `hf_curriculum` and the package of each task offer, whose names are loaded on first use."""
     found = {}
-    for path in sorted((ROOT / "hf_curriculum").rglob("__init__.py")):
-        if "exports(__name__)" not in path.read_text(encoding="utf-8"):
-            continue
-        package = ".".join(path.parent.relative_to(ROOT).parts)
+    for package in ("hf_curriculum", *(f"hf_curriculum.tasks.{task}" for task in TASKS)):
+        path = ROOT.joinpath(*package.split("."), "__init__.py")
         lines = [f"from {home} import {name} as {name}" for name, home in sorted(homes(package).items())]
         if package == "hf_curriculum":
             lines.append("__version__: str")

@@ -39,14 +39,8 @@ from babylm.text import text_rows, train_on_text
 from common.runs import publish
 from transformers import GitProcessor, set_seed
 
-from hf_curriculum import (
-    CaptionCollator,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
-    JointText,
-    JointTextTrainer,
-    StopWhenDiverged,
-)
+from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
+from hf_curriculum.data.text import JointText
 from hf_curriculum.models.flamingo.build import (
     IMAGE_TOKEN,
     add_image_token,
@@ -55,6 +49,7 @@ from hf_curriculum.models.flamingo.build import (
     small_flamingo_config,
 )
 from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.training.joint_text import JointTextTrainer
 
 PARSER = recipe_parser("babylm_flamingo", __doc__)
 

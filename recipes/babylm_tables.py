@@ -24,7 +24,7 @@ from babylm.tables_paper import read_paper_tables
 from babylm.tables_runs import find_studies, read_studies
 from babylm.tables_write import to_text, write_page
 
-from hf_curriculum import BENCHMARKS
+from hf_curriculum.tasks.babylm import BENCHMARKS
 
 
 def parser() -> argparse.ArgumentParser:

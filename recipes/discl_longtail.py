@@ -37,14 +37,13 @@ from hf_curriculum import (
     CurriculumTrainingArguments,
     StopWhenDiverged,
     Study,
-    class_counts,
     curriculum_from,
-    long_tail_metrics,
     make_plan,
 )
 from hf_curriculum.columns import GUIDANCE
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.tasks.long_tail import class_counts, long_tail_metrics
 
 
 def choose_curriculum(

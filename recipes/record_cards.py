@@ -24,9 +24,9 @@ from typing import Any
 from transformers import AutoConfig, AutoModel
 
 import hf_curriculum
-from hf_curriculum import SCENES_CLIP
 from hf_curriculum.hub.data_card import write_files
 from hf_curriculum.hub.model_card import model_figures, render_model_card
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
 from hf_curriculum.training.publishing import FACTS_FILE
 
 ROOT = Path(__file__).parent.parent

@@ -41,20 +41,20 @@ from reference.scores import GROUNDING, LOSS, add_columns, mismatch_auc
 from transformers import AutoConfig, AutoImageProcessor, GitProcessor, set_seed
 
 from hf_curriculum import (
-    SCENES_CLIP,
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
-    RegionInputs,
     StopWhenDiverged,
-    cache_vision_features,
-    open_regions,
     save_scored,
     train_wordpiece,
 )
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.image_inputs import RegionInputs
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.models.captioner import new_captioner, new_region_captioner
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.vision_features import cache_vision_features
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
 from hf_curriculum.studies.recipe import RunLines, disable_progress_bars, resume_point, run_command
 from hf_curriculum.training.setup import close_process_group
 

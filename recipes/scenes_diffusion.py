@@ -30,14 +30,15 @@ from tqdm.auto import tqdm
 from transformers import set_seed
 
 import hf_curriculum
-from hf_curriculum import load_labelled, make_scenes
+from hf_curriculum import make_scenes
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.generation.prompts import prompt_choices
-from hf_curriculum.models.pixel_diffusion import PixelDiffusionPipeline, import_diffusers
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scenes.vocabulary import NOUNS, article
 from hf_curriculum.scorers.alignment.clip import training_statistics
+from hf_curriculum.tasks.long_tail import load_labelled
+from hf_curriculum.tasks.long_tail.generation.pixel_diffusion import PixelDiffusionPipeline, import_diffusers
+from hf_curriculum.tasks.long_tail.generation.prompts import prompt_choices
 
 OUTPUT = Path("outputs") / "scenes_diffusion"
 DATA_SEED = 7_101  # far from the seeds anyone tries first

@@ -35,9 +35,10 @@ from simi_cl.report import write_results
 from simi_cl.scores import score
 from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel, set_seed
 
-from hf_curriculum import MODELS, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged, save_scores
+from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged, save_scores
+from hf_curriculum.names import MODELS
 from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
-from hf_curriculum.training.captioning.self_critical import SelfCriticalTrainer
+from hf_curriculum.tasks.captioning.self_critical import SelfCriticalTrainer
 
 
 def build_model(model_args: ModelArguments, prepared: Prepared, max_new_tokens: int) -> PreTrainedModel:

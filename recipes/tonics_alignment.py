@@ -29,8 +29,9 @@ from tonics.model import build, readable, save
 from tonics.report import write_results
 from transformers import set_seed
 
-from hf_curriculum import AlignerProcessor, ContrastiveTrainer, CurriculumTrainingArguments, StopWhenDiverged
+from hf_curriculum import CurriculumTrainingArguments, StopWhenDiverged
 from hf_curriculum.studies.recipe import finish, resume_point, run_command
+from hf_curriculum.tasks.alignment import AlignerProcessor, ContrastiveTrainer
 
 
 def run(

@@ -31,7 +31,8 @@ from tonics.tables import (
     to_markdown,
 )
 
-from hf_curriculum.reporting.figures import to_png, vectors_by_colour
+from hf_curriculum.reporting.figures.canvas import to_png
+from hf_curriculum.tasks.alignment.figures import vectors_by_colour
 
 
 def parser() -> argparse.ArgumentParser:

@@ -31,18 +31,16 @@ from wsod.data import prepare, read_data, with_scores
 from wsod.evaluation import card_facts, run_facts, test_detections
 from wsod.report import write_results
 
-from hf_curriculum import (
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
+from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
+from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.tasks.detection import (
     DetectionCollator,
-    StopWhenDiverged,
     WsddnForObjectDetection,
     WsddnImageProcessor,
+    constant_loss,
+    detection_compute_metrics,
     new_detector,
 )
-from hf_curriculum.evaluation.detection import detection_compute_metrics
-from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
-from hf_curriculum.training.detection import constant_loss
 
 
 def build_detector(

@@ -30,18 +30,23 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 look_up_packages_once()
 
 LONGEST = (
-    *("training/test_crash.py", "test_guides.py", "test_types.py", "training/steps/test_selection_runs.py"),
+    *("training/test_crash.py", "test_guides.py", "test_types.py", "training/test_selection_runs.py"),
     *("training/test_round_matrix.py", "training/test_accelerated.py", "models/test_auto_classes.py"),
     *("hub/test_loopback_data.py", "hub/test_loopback_models.py", "recipes/test_simi_cl.py", "models/git/test_git.py"),
     *("recipes/test_simi_cl_real.py", "test_failing_files.py", "scorers/text/test_pos_tagger.py"),
     *("curricula/test_filter_auto.py", "recipes/test_wsod.py", "recipes/test_discl.py", "recipes/test_tonics.py"),
     *("training/test_captioner.py", "training/test_any_trainer.py", "scoring/test_sharded.py"),
-    *("recipes/test_discl_papers.py", "scoring/test_ray_batches.py", "evaluation/test_caption_metrics.py"),
-    *("evaluation/test_caption_java.py", "test_wheel.py", "recipes/test_time_to_quality.py", "cli/test_new_user.py"),
-    *("recipes/test_tonics_real.py", "models/captioners/test_transformer.py", "hub/test_loopback_recipes.py"),
+    *("recipes/test_discl_papers.py", "scoring/test_ray_batches.py", "tasks/captioning/test_caption_metrics.py"),
+    *(
+        "tasks/captioning/test_caption_java.py",
+        "test_wheel.py",
+        "recipes/test_time_to_quality.py",
+        "cli/test_new_user.py",
+    ),
+    *("recipes/test_tonics_real.py", "tasks/captioning/test_transformer.py", "hub/test_loopback_recipes.py"),
     *("reporting/test_injection.py", "recipes/test_babylm_git_text.py", "test_damaged_files.py"),
-    *("recipes/test_babylm_git_grid.py", "recipes/test_babylm_flamingo.py", "training/contrastive/test_processes.py"),
-    *("training/captioning/test_self_critical.py", "recipes/test_babylm_console.py"),
+    *("recipes/test_babylm_git_grid.py", "recipes/test_babylm_flamingo.py", "tasks/alignment/test_processes.py"),
+    *("tasks/captioning/test_self_critical.py", "recipes/test_babylm_console.py"),
 )
 """Files of slow tests that take longest, the longest first."""
 

@@ -13,25 +13,14 @@ import pytest
 from datasets import Dataset
 
 import hf_curriculum
-from hf_curriculum import (
-    BucketedStream,
-    BucketIndex,
-    Observed,
-    Phases,
-    RegionStore,
-    ScoreProvenance,
-    SelfPaced,
-    attach_provenance,
-    load_scored,
-    make_plan,
-    open_regions,
-    pack_regions,
-    save_bucketed,
-    save_scored,
-)
-from hf_curriculum.data.regions.store import FACTS, read_facts
+from hf_curriculum import BucketedStream, Phases, SelfPaced, load_scored, make_plan, save_bucketed, save_scored
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.store import FACTS, RegionStore, read_facts
 from hf_curriculum.parts import PartFolder
-from hf_curriculum.streaming.index import verify_bucketed
+from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
+from hf_curriculum.streaming.index import BucketIndex, verify_bucketed
 from hf_curriculum.studies.study import RESULT_FILE, _read
 from hf_curriculum.training.checkpoints import read_curriculum, read_training_losses, resume_plan, write_curriculum
 

@@ -13,24 +13,23 @@ from transformers import ViTConfig, ViTModel
 
 from hf_curriculum import (
     CaptionLength,
-    Report,
-    ScoreProvenance,
-    SelectiveSearch,
     Study,
-    add_proposals,
     add_scores_sharded,
-    attach_provenance,
-    cache_vision_features,
-    generate_spectrum,
     load_scored,
     make_image_processor,
     make_scenes,
-    pack_regions,
     save_bucketed,
     save_scored,
 )
 from hf_curriculum.config import lock_file, recover_folder
+from hf_curriculum.data.proposals import SelectiveSearch
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.models.vision_features import cache_vision_features
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.streaming.index import verify_bucketed
+from hf_curriculum.tasks.detection import add_proposals
+from hf_curriculum.tasks.long_tail import generate_spectrum
 from tests.helpers.failing_files import failing_files, interrupted
 
 MADE = ScoreProvenance(scorer="CaptionLength", column="score", easy="low")

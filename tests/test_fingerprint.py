@@ -25,8 +25,8 @@ from datasets import (
 )
 from PIL import Image as Picture
 
-from hf_curriculum import ScoreProvenance, attach_provenance, load_captioned
 from hf_curriculum import fingerprint as module
+from hf_curriculum import load_captioned
 from hf_curriculum.fingerprint import (
     RowsFingerprint,
     fingerprint_rows,
@@ -34,6 +34,7 @@ from hf_curriculum.fingerprint import (
     share_trained_on,
     sketch_texts,
 )
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.views import repeat_rows
 
 CAPTIONS = ["a dog", "", "ein Hund läuft", "a dog", None, "two dogs and a ball"]

@@ -15,7 +15,8 @@ import pages as PAGES
 import pytest
 from huggingface_hub import HfApi
 
-from hf_curriculum import BATCHES, CURRICULA, make_scenes
+from hf_curriculum import make_scenes
+from hf_curriculum.names import BATCHES, CURRICULA
 
 TESTS = Path(__file__).parent
 

@@ -10,19 +10,11 @@ import pyarrow as pa
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, concatenate_datasets, load_from_disk
 
-from hf_curriculum import (
-    CaptionLength,
-    Phases,
-    ScoreProvenance,
-    WordRarity,
-    add_scores,
-    attach_provenance,
-    make_plan,
-    provenance,
-    read_provenance,
-)
+from hf_curriculum import CaptionLength, Phases, WordRarity, add_scores, make_plan, provenance, read_provenance
 from hf_curriculum.provenance import (
+    ScoreProvenance,
     append_columns,
+    attach_provenance,
     checkout_commit,
     column_provenance,
     score_statistics,

@@ -11,15 +11,8 @@ import pages as PAGES
 import pytest
 
 import hf_curriculum
-from hf_curriculum import (
-    BATCHES,
-    CURRICULA,
-    SCORERS,
-    Phases,
-    make_plan,
-    make_scenes,
-    rank_scores,
-)
+from hf_curriculum import Phases, make_plan, make_scenes, rank_scores
+from hf_curriculum.names import BATCHES, CURRICULA, SCORERS
 
 ROOT = Path(hf_curriculum.__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

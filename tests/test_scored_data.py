@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum import (
-    Phases,
-    ScoreProvenance,
-    attach_provenance,
-    concat_scored,
-    load_scored,
-    make_plan,
-    read_provenance,
-    save_scored,
-)
+from hf_curriculum import Phases, concat_scored, load_scored, make_plan, read_provenance, save_scored
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.scored_data import FILE_NAME, load_provenance, provenance_markdown, write_provenance
 
 MADE = ScoreProvenance("noun_count", "NounCount", {"tagger": "pattern"}, easy="low")

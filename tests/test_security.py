@@ -29,26 +29,25 @@ import hf_curriculum
 from hf_curriculum import (
     IID,
     BucketedStream,
-    PixelDiffusionPipeline,
-    Report,
-    ScoreProvenance,
     add_scores_sharded,
-    attach_provenance,
     load_captioned,
-    load_img2dataset,
     load_scored,
-    load_url_list,
-    open_regions,
     push_scored,
     save_bucketed,
 )
 from hf_curriculum.cli import app
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
-from hf_curriculum.evaluation.babylm.files import find_images
+from hf_curriculum.data.readers.img2dataset import load_img2dataset
+from hf_curriculum.data.readers.url_lists import load_url_list
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.chosen import _saved_rule
 from hf_curriculum.reporting.inspection import inspect_scores
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.scorers.text.rarity import WordRarity
 from hf_curriculum.scorers.visual.boxes import image_size
+from hf_curriculum.tasks.babylm.files import find_images
+from hf_curriculum.tasks.long_tail import PixelDiffusionPipeline
 from hf_curriculum.training.publishing import add_held_out
 
 
@@ -140,7 +139,7 @@ class TestArrays:
         with pytest.raises(ValueError, match=r"'1' of .*a\.h5 claims 6,400,000,000 bytes"):
             open_regions(tmp_path / "a.h5")["1"]
         np.savez_compressed(tmp_path / "a.npz", **{"1": np.zeros((100, 4))})
-        monkeypatch.setattr("hf_curriculum.data.regions.readers.arrays.MOST_BYTES", 3000)
+        monkeypatch.setattr("hf_curriculum.data.regions.arrays.MOST_BYTES", 3000)
         with pytest.raises(ValueError, match=r"'1\.npy' of .*a\.npz claims 3,328 bytes"):
             open_regions(tmp_path / "a.npz")["1"]
 
@@ -673,12 +672,12 @@ NAMED_BY = {
     "training/setup.py": "the classes of a trainer that the user passed",
     "training/checkpoints.py": "a constant",
     "models/__init__.py": "a constant",
-    "models/aligner/config.py": "a constant",
-    "models/captioners/config.py": "a constant of its class",
-    "models/captioners/convert.py": "its own table",
+    "tasks/alignment/config.py": "a constant",
+    "tasks/captioning/models/config.py": "a constant of its class",
+    "tasks/captioning/models/convert.py": "its own table",
     "models/flamingo/config.py": "a constant",
     "models/git/config.py": "a constant",
-    "models/wsddn/config.py": "a constant",
+    "tasks/detection/config.py": "a constant",
 }
 """Files that import modules by name, and who names them: never data, nor a checkpoint."""
 
@@ -692,7 +691,7 @@ def test_who_names_modules_that_are_imported():
     assert set(NAMED_BY) <= found
     named = "import_named("
     users = [file.relative_to(root).as_posix() for file in root.rglob("*.py") if named in file.read_text("utf-8")]
-    assert sorted(users) == ["cli/common.py", "cli/data/score.py", "scorers/registry.py", "studies/recipe.py"]
+    assert sorted(users) == ["cli/common.py", "cli/score.py", "scorers/registry.py", "studies/recipe.py"]
 
 
 def test_json_files_are_read_by_one_function():

@@ -54,7 +54,7 @@ def test_stubs_are_those_of_the_table():
 
 
 def test_a_stub_names_a_module_that_defines_what_it_offers():
-    for path in ROOT.glob("hf_curriculum/*/__init__.pyi"):
+    for path in ROOT.glob("hf_curriculum/tasks/*/__init__.pyi"):
         package = import_module(".".join(path.parent.relative_to(ROOT).parts))
         for name in re.findall(r" as (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE):
             assert getattr(package, name) is not None, (path, name)
@@ -72,7 +72,7 @@ def test_the_trainer_has_the_signature_of_trainer():
     [
         ("import hf_curriculum\nhf_curriculum.Curr", {"Curriculum", "CurriculumTrainer", "CurriculumSampler"}),
         ("from hf_curriculum import Curr", {"Curriculum", "CurriculumTrainer", "CurriculumTrainingArguments"}),
-        ("from hf_curriculum.planning import Gr", {"Groups"}),
+        ("from hf_curriculum.tasks.detection import Wsd", {"WsddnConfig", "WsddnForObjectDetection"}),
     ],
 )
 def test_an_editor_completes_names(typed, known):

@@ -7,6 +7,7 @@ how many there are, and what refused each attack.
 
 import importlib
 import inspect
+import pkgutil
 import re
 import shlex
 import shutil
@@ -21,10 +22,30 @@ from typer.testing import CliRunner
 
 import hf_curriculum as hf
 from hf_curriculum.cli import app
-from hf_curriculum.evaluation import read_captions, read_ranks
-from hf_curriculum.evaluation.babylm.suite import evaluate_suite
-from hf_curriculum.names import BY_PACKAGE, PUBLIC
-from hf_curriculum.studies import read_preset
+from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.data.readers.img2dataset import load_img2dataset, read_downloads
+from hf_curriculum.data.readers.redcaps import load_redcaps
+from hf_curriculum.data.readers.url_lists import load_url_list
+from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.processor import RegionProcessor
+from hf_curriculum.data.regions.store import RegionStore
+from hf_curriculum.data.regions.tables import write_line_index
+from hf_curriculum.data.text import load_text
+from hf_curriculum.models.vision_features import VisionFeatures
+from hf_curriculum.scorers.registry import scorer_from
+from hf_curriculum.scorers.visual.onnx import OnnxDetector
+from hf_curriculum.scoring.per_image import add_embeddings
+from hf_curriculum.streaming.index import BucketIndex, verify_bucketed
+from hf_curriculum.studies.recipe import read_preset
+from hf_curriculum.tasks.alignment import AlignerModel, Ontology
+from hf_curriculum.tasks.alignment.retrieval.suite import read_ranks
+from hf_curriculum.tasks.babylm.suite import evaluate_suite
+from hf_curriculum.tasks.captioning import convert_reference, reference_tokenizer
+from hf_curriculum.tasks.captioning.suite import read_captions
+from hf_curriculum.tasks.detection import CaptionLabels, StoredProposals, add_proposals, load_objects, new_detector
+from hf_curriculum.tasks.long_tail import PixelDiffusionPipeline, load_labelled, load_prompts
 
 ROWS = Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"], "image": [None]})
 BENCHMARKS = ("winoground", "vqa", "devbench", "blimp_filtered")
@@ -37,10 +58,10 @@ ATTACKS = {
     "captions name an address": (hf.load_captioned, OUTSIDE),
     "COCO names a file above": (lambda path: hf.load_captioned(path / "captions_val.json"), OUTSIDE),
     "COCO's file names an address": (hf.load_captioned, OUTSIDE),
-    "COCO's objects name a file above": (hf.load_objects, OUTSIDE),
+    "COCO's objects name a file above": (load_objects, OUTSIDE),
     "Parquet rows name a file": (hf.load_captioned, OUTSIDE),
     "Parquet rows name an address": (hf.load_captioned, OUTSIDE),
-    "Parquet rows name file:../": (hf.load_labelled, OUTSIDE),
+    "Parquet rows name file:../": (load_labelled, OUTSIDE),
     "a card names a file": (hf.load_captioned, OUTSIDE),
     "a card names an address": (hf.load_captioned, OUTSIDE),
     "state.json names data above": (hf.load_scored, OUTSIDE),
@@ -52,34 +73,33 @@ ATTACKS = {
     "scored rows name addresses in records": (hf.load_scored, OUTSIDE),
     "a shard of buckets names a file": (lambda path: list(hf.BucketedStream(path)), OUTSIDE),
     "a shard of buckets names an address": (lambda path: list(hf.BucketedStream(path)), OUTSIDE),
-    "the index of buckets names a shard above": (hf.verify_bucketed, OUTSIDE),
-    "HDF5 with an external file": (lambda path: hf.open_regions(path)["1"], "other files, which could be any"),
-    "HDF5 with a virtual data set": (lambda path: hf.open_regions(path)["1"], "other files, which could be any"),
-    "HDF5 with an external link": (lambda path: hf.open_regions(path)["1"], "is a link, which may lead to any"),
-    "MATLAB 7.3 with an external file": (lambda path: list(hf.open_regions(path)), "x.mat"),
-    "a store with a link": (hf.RegionStore, OUTSIDE),
-    "a folder of .npy with a link": (hf.open_regions, OUTSIDE),
-    "a folder of .npz with a link": (hf.open_regions, OUTSIDE),
+    "the index of buckets names a shard above": (verify_bucketed, OUTSIDE),
+    "HDF5 with an external file": (lambda path: open_regions(path)["1"], "other files, which could be any"),
+    "HDF5 with a virtual data set": (lambda path: open_regions(path)["1"], "other files, which could be any"),
+    "HDF5 with an external link": (lambda path: open_regions(path)["1"], "is a link, which may lead to any"),
+    "MATLAB 7.3 with an external file": (lambda path: list(open_regions(path)), "x.mat"),
+    "a store with a link": (RegionStore, OUTSIDE),
+    "a folder of .npy with a link": (open_regions, OUTSIDE),
+    "a folder of .npz with a link": (open_regions, OUTSIDE),
     "a folder with a linked captions.json": (read_captions, OUTSIDE),
-    "a folder with a linked image": (lambda path: hf.extract_regions(path, "x", path / "s", grid=1), OUTSIDE),
+    "a folder with a linked image": (lambda path: extract_regions(path, "x", path / "s", grid=1), OUTSIDE),
     "YAML with a tag": (hf.curriculum_from, "could not determine a constructor for the tag"),
     "YAML that names a file": (hf.curriculum_from, r"There is no curriculum '.*rule\.yaml'"),
     "JSON that is deep": (hf.curriculum_from, "nested too deep"),
     **{
-        f"a pickle called .{ending}": (hf.open_regions, "holds pickled Python objects")
-        for ending in ("pt", "pth", "pkl")
+        f"a pickle called .{ending}": (open_regions, "holds pickled Python objects") for ending in ("pt", "pth", "pkl")
     },
-    "a pickle called .npy": (lambda path: hf.open_regions(path.parent)["x"], "allow_pickle=False"),
-    "a pickle called .npz": (lambda path: hf.open_regions(path)["x"], r"is no \.npz file"),
+    "a pickle called .npy": (lambda path: open_regions(path.parent)["x"], "allow_pickle=False"),
+    "a pickle called .npz": (lambda path: open_regions(path)["x"], r"is no \.npz file"),
     "a pickle called .json": (hf.load_captioned, "is not UTF-8"),
     "a pickle called .yaml": (hf.curriculum_from, "codec can't decode"),
-    "a pickle called .h5": (lambda path: hf.open_regions(path)["1"], "cannot be read"),
-    "a pickle called .tsv": (lambda path: list(hf.open_regions(path).values()), "x.tsv"),
+    "a pickle called .h5": (lambda path: open_regions(path)["1"], "cannot be read"),
+    "a pickle called .tsv": (lambda path: list(open_regions(path).values()), "x.tsv"),
     "a pickle called .csv": (hf.load_captioned, "is not UTF-8"),
     "a pickle called .parquet": (hf.load_captioned, "."),
-    "a pickle called .safetensors": (hf.convert_reference, "."),
-    "a folder with the pickle pytorch_model.bin": (hf.AlignerModel.from_pretrained, "."),
-    "a folder with the pickle training_args.bin": (hf.AlignerModel.from_pretrained, "."),
+    "a pickle called .safetensors": (convert_reference, "."),
+    "a folder with the pickle pytorch_model.bin": (AlignerModel.from_pretrained, "."),
+    "a folder with the pickle training_args.bin": (AlignerModel.from_pretrained, "."),
 }
 """What data is made to do → what is asked to do it, and how it refuses."""
 
@@ -91,54 +111,54 @@ def on_regions(make):
 READS = {
     "load_captioned": hf.load_captioned,
     "load_captioned, unchecked": lambda path: hf.load_captioned(path, check_images=False),
-    "load_labelled": hf.load_labelled,
-    "load_objects": hf.load_objects,
-    "load_text": hf.load_text,
+    "load_labelled": load_labelled,
+    "load_objects": load_objects,
+    "load_text": load_text,
     "load_scored": hf.load_scored,
-    "load_img2dataset": hf.load_img2dataset,
-    "read_downloads": hf.read_downloads,
-    "load_redcaps": lambda path: hf.load_redcaps(path, path),
-    "load_url_list": lambda path: hf.load_url_list(path, path),
-    "load_prompts": hf.load_prompts,
+    "load_img2dataset": load_img2dataset,
+    "read_downloads": read_downloads,
+    "load_redcaps": lambda path: load_redcaps(path, path),
+    "load_url_list": lambda path: load_url_list(path, path),
+    "load_prompts": load_prompts,
     "load_scores": lambda path: hf.load_scores(ROWS, path),
     "add_scores_from": lambda path: hf.add_scores_from(ROWS, path, on="image_id"),
-    "add_proposals": lambda path: hf.add_proposals(ROWS, path),
-    "StoredProposals": lambda path: hf.StoredProposals(path).source,
-    "open_regions": hf.open_regions,
-    "RegionStore": hf.RegionStore,
-    "RegionStore.verify": lambda path: hf.RegionStore(path).verify(),
-    "pack_regions": lambda path: hf.pack_regions(path, path.parent / "packed", progress=False),
-    "extract_regions": lambda path: hf.extract_regions(path, "scenes_clip", path.parent / "found", grid=1),
-    "write_line_index": hf.write_line_index,
-    "RegionProcessor.from_pretrained": hf.RegionProcessor.from_pretrained,
-    "CaptionProcessor.from_pretrained": hf.CaptionProcessor.from_pretrained,
+    "add_proposals": lambda path: add_proposals(ROWS, path),
+    "StoredProposals": lambda path: StoredProposals(path).source,
+    "open_regions": open_regions,
+    "RegionStore": RegionStore,
+    "RegionStore.verify": lambda path: RegionStore(path).verify(),
+    "pack_regions": lambda path: pack_regions(path, path.parent / "packed", progress=False),
+    "extract_regions": lambda path: extract_regions(path, "scenes_clip", path.parent / "found", grid=1),
+    "write_line_index": write_line_index,
+    "RegionProcessor.from_pretrained": RegionProcessor.from_pretrained,
+    "CaptionProcessor.from_pretrained": CaptionProcessor.from_pretrained,
     "Grounding": on_regions(lambda path: hf.Grounding("x", regions=path)),
     "ModelLoss": on_regions(lambda path: hf.ModelLoss("x", regions=path)),
     "VisualEntropy": on_regions(lambda path: hf.VisualEntropy(regions=path)),
     "RegionProposals": lambda path: hf.RegionProposals(path).source,
-    "OnnxDetector": hf.OnnxDetector,
+    "OnnxDetector": OnnxDetector,
     "PosTagger": hf.PosTagger,
     "PosTagger.from_pretrained": hf.PosTagger.from_pretrained,
-    "CaptionLabels": lambda path: hf.CaptionLabels(synonyms=path),
+    "CaptionLabels": lambda path: CaptionLabels(synonyms=path),
     "curriculum_from": hf.curriculum_from,
-    "scorer_from": hf.scorer_from,
+    "scorer_from": scorer_from,
     "read_preset": lambda path: read_preset(str(path), path.parent),
-    "Ontology.load": hf.Ontology.load,
+    "Ontology.load": Ontology.load,
     "BucketedStream": hf.BucketedStream,
-    "BucketIndex.read": hf.BucketIndex.read,
-    "verify_bucketed": hf.verify_bucketed,
+    "BucketIndex.read": BucketIndex.read,
+    "verify_bucketed": verify_bucketed,
     "CaptionSuite.captions_of": read_captions,
     "read_captions": read_captions,
     "read_ranks": read_ranks,
     "class_names": importlib.import_module("hf_curriculum.data.readers.coco").class_names,
-    "VisionFeatures": hf.VisionFeatures,
-    "PixelDiffusionPipeline.from_pretrained": hf.PixelDiffusionPipeline.from_pretrained,
-    "convert_reference": hf.convert_reference,
-    "convert_reference, vocabulary": hf.reference_tokenizer,
-    "reference_tokenizer": hf.reference_tokenizer,
-    "new_detector": lambda path: hf.new_detector(["dog"], path),
-    "new_detector, weights": lambda path: hf.new_detector(["dog"], weights=path),
-    "add_embeddings": lambda path: hf.add_embeddings(ROWS, path),
+    "VisionFeatures": VisionFeatures,
+    "PixelDiffusionPipeline.from_pretrained": PixelDiffusionPipeline.from_pretrained,
+    "convert_reference": convert_reference,
+    "convert_reference, vocabulary": reference_tokenizer,
+    "reference_tokenizer": reference_tokenizer,
+    "new_detector": lambda path: new_detector(["dog"], path),
+    "new_detector, weights": lambda path: new_detector(["dog"], weights=path),
+    "add_embeddings": lambda path: add_embeddings(ROWS, path),
     "evaluate_suite": lambda path: [
         evaluate_suite(None, None, None, data_dir=path, tasks=[task], progress=False) for task in BENCHMARKS
     ],
@@ -163,6 +183,7 @@ LISTED = {
                 "CLIPClassifier.save_pretrained",
             ),
             *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review"),
+            *("StoreWriter", "StudyTable.write"),
         ],
         WRITES,
     ),
@@ -170,6 +191,7 @@ LISTED = {
         [
             *("filter_spectrum", "generate_spectrum", "cache_vision_features", "add_scores", "add_scores_sharded"),
             *("add_detections", "push_scored", "checkpoint_from_hub", "Study", "RecipeParser.study", "chosen_of"),
+            *("PartFolder", "StudyRun", "TrainingWindows"),
         ],
         OWN,
     ),
@@ -178,6 +200,15 @@ LISTED = {
     "RetrievalSuite": "names of systems",
     "RecipeParser": "a folder of presets, read by `read_preset`",
     "RegionSource": "the base of readers: it opens nothing",
+    **dict.fromkeys(
+        [
+            *("BoxArrays", "ProposalFolder", "RegionArchive", "FeatureFolder"),
+            *("RegionTable", "SceneGraphTable", "OscarFolder"),
+        ],
+        "made by `open_regions`",
+    ),
+    "LabelledFiles": "read by `load_labelled`",
+    "ImageToImage": "a pipeline of `diffusers`, which loads it",
 }
 """Ways in that are given nothing, and why."""
 
@@ -199,14 +230,19 @@ COMMANDS = {
     "recipe": "recipe babylm_git --config {path} --output {out}",
 }
 NOT_MET = {"version": "takes no path"}
+_SECTION = re.compile(r"^\s*(Args|Returns|Raises|Source|Example):$", re.MULTILINE)
 _PATH = re.compile(r"\bPath\b|\bPathLike\b|RegionSource|pretrained_model_name")
 
 
 def ways_in():
-    """Public functions, classes and their own methods with a parameter for a path."""
-    homes = [(module, name) for table in (PUBLIC, BY_PACKAGE) for module, names in table.items() for name in names]
+    """Functions and classes whose docstrings have sections, and their methods, with a parameter for a path."""
+    modules = [importlib.import_module(info.name) for info in pkgutil.walk_packages(hf.__path__, "hf_curriculum.")]
+    homes = [(module, name) for module in modules if ".cli" not in module.__name__ for name in vars(module)]
     for module, name in homes:
-        value = getattr(importlib.import_module(module), name)
+        value = getattr(module, name)
+        own = getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
+        if not own or not _SECTION.search(value.__doc__ or ""):
+            continue
         own = [item for item in vars(value) if not item.startswith("_")] if inspect.isclass(value) else []
         for title, part in [(name, value), *((f"{name}.{item}", getattr(value, item)) for item in own)]:
             try:

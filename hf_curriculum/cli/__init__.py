@@ -8,21 +8,20 @@ try:
     import typer
 
     from hf_curriculum import __version__
-    from hf_curriculum.cli.caption import caption_command
     from hf_curriculum.cli.common import AsJson, say
-    from hf_curriculum.cli.data.features import features_command
-    from hf_curriculum.cli.data.generate import generate_command
-    from hf_curriculum.cli.data.inspect import inspect_command
-    from hf_curriculum.cli.data.ontology import ontology_command
-    from hf_curriculum.cli.data.propose import propose_command
-    from hf_curriculum.cli.data.score import score_command
-    from hf_curriculum.cli.detect import detect_command
     from hf_curriculum.cli.evaluate import evaluate_command
+    from hf_curriculum.cli.features import features_command
+    from hf_curriculum.cli.inspect import inspect_command
     from hf_curriculum.cli.plan import plan_command
     from hf_curriculum.cli.push import push_command
     from hf_curriculum.cli.recipe import recipe_command
     from hf_curriculum.cli.report import report_command
+    from hf_curriculum.cli.score import score_command
     from hf_curriculum.cli.train import TrainCommand, train_command
+    from hf_curriculum.tasks.alignment.cli import ontology_command
+    from hf_curriculum.tasks.captioning.cli import caption_command
+    from hf_curriculum.tasks.detection.cli import detect_command, propose_command
+    from hf_curriculum.tasks.long_tail.cli import generate_command
 except KeyboardInterrupt:  # Ctrl-C before the command has begun: the status of one that ends later, and no traceback
     raise SystemExit(130) from None
 

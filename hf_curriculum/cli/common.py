@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hf_curriculum.config import parse_json, without_nan
-from hf_curriculum.evaluation.captions.java import JavaError
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA, SCORERS
+from hf_curriculum.tasks.captioning.metrics.jars import JavaError
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_curriculum import __version__
-from hf_curriculum.cli.caption import load_for_captions
 from hf_curriculum.cli.common import AsJson, model_of, name_of, named_paths, note, plainly
-from hf_curriculum.cli.retrieval import evaluate_retrieval, load_rows
+from hf_curriculum.tasks.alignment.cli import evaluate_retrieval, load_rows
+from hf_curriculum.tasks.captioning.cli import load_for_captions
 
 if TYPE_CHECKING:
-    from hf_curriculum.evaluation.babylm.suite import SuiteResult
-    from hf_curriculum.evaluation.caption_suite import CaptionEvaluation, CaptionSuite
+    from hf_curriculum.tasks.babylm.suite import SuiteResult
+    from hf_curriculum.tasks.captioning.suite import CaptionEvaluation, CaptionSuite
 
 _Model = Annotated[
     str,
@@ -150,7 +150,7 @@ def _evaluate_benchmarks(
     progress: bool,
 ) -> SuiteResult:
     """What `--suite babylm` does."""
-    from hf_curriculum.evaluation.babylm.load import evaluate_pretrained
+    from hf_curriculum.tasks.babylm.suite import evaluate_pretrained
 
     options = {"tasks": task or None, "batch_size": batch_size, "limit": limit, "progress": progress}
     return evaluate_pretrained(model_of(model), "babylm", output_dir=output, data_dir=data, **options)
@@ -176,8 +176,8 @@ def _evaluate_captions(
     progress: bool,
 ) -> CaptionEvaluation:
     """What `--suite captions` does."""
-    from hf_curriculum.evaluation.caption_suite import CaptionSuite, read_captions, write_captions
-    from hf_curriculum.reporting.caption_page import caption_report
+    from hf_curriculum.tasks.captioning.page import caption_report
+    from hf_curriculum.tasks.captioning.suite import CaptionSuite, read_captions, write_captions
 
     if data is None:
         raise typer.BadParameter("Captions are compared with those of a data set. Name one.", param_hint="--data")

@@ -397,7 +397,7 @@ def _trainer(
 
 def _evaluated(held_out: Dataset, args: CurriculumTrainingArguments) -> Dataset | dict[str, Dataset]:
     """The held-out pairs; where text is generated also each of their images once, whose captions are scored."""
-    from hf_curriculum.evaluation.generate import one_row_per_image
+    from hf_curriculum.data.grouping import one_row_per_image
 
     return {_PAIRS: held_out, "images": one_row_per_image(held_out)} if args.predict_with_generate else held_out
 
@@ -480,7 +480,8 @@ def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | N
 def _write_captions(trainer: CurriculumTrainer, folder: Path, most: int = 10) -> None:
     """Held-out images and what the model writes to them, for the report and to try the model on."""
     from hf_curriculum.columns import IMAGE, IMAGE_ID
-    from hf_curriculum.evaluation.generate import generate_captions, one_row_per_image, references
+    from hf_curriculum.data.grouping import one_row_per_image
+    from hf_curriculum.evaluation.generate import generate_captions, references
     from hf_curriculum.reporting.inspection import images_of
 
     pairs = trainer.eval_dataset[_PAIRS] if trainer.args.predict_with_generate else trainer.eval_dataset

@@ -14,7 +14,6 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.collators import CaptionCollator
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
-from hf_curriculum.data.objects.grouping import one_row_per_image as one_row_per_image
 from hf_curriculum.models.base import evaluation_mode, image_placeholder
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.evaluation.generate import one_row_per_image, references
+from hf_curriculum.data.grouping import one_row_per_image
+from hf_curriculum.evaluation.generate import references
 from hf_curriculum.scorers.text.nouns import NOUN_TAGS
-from hf_curriculum.scorers.text.spelling import singular as singular
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
 
 _WORDS = re.compile(r"[^\W_]+")

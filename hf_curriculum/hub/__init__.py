@@ -1,7 +1,1 @@
 """The Hub: scored data sets, cards, and errors in words."""
-
-from __future__ import annotations
-
-from hf_curriculum.names import exports
-
-__all__, __getattr__, __dir__ = exports(__name__)

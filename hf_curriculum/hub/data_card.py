@@ -141,7 +141,7 @@ class DataCard:
         drawn = np.flatnonzero(score_values(self.dataset, GUIDANCE) < 1)
         if not len(drawn):
             return ""
-        from hf_curriculum.generation.grid import spectrum_grid  # which imports all that diffuses
+        from hf_curriculum.tasks.long_tail.generation.filter import spectrum_grid  # which imports all that diffuses
 
         file = io.BytesIO()
         spectrum_grid(self.dataset if self.thumbnails else self.dataset.select(drawn)).save(file, "png")

@@ -15,20 +15,18 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from hf_curriculum.models.aligner.config import AlignerConfig
-from hf_curriculum.models.captioners.config import RegionTransformerConfig
-from hf_curriculum.models.captioners.recurrent_config import AoANetConfig, UpDownConfig
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.git.config import CaptionGitConfig
-from hf_curriculum.models.wsddn.config import ConvBackboneConfig, WsddnConfig
-from hf_curriculum.names import exports
+from hf_curriculum.tasks.alignment.config import AlignerConfig
+from hf_curriculum.tasks.captioning.models.config import AoANetConfig, RegionTransformerConfig, UpDownConfig
+from hf_curriculum.tasks.detection.config import ConvBackboneConfig, WsddnConfig
 
 _CAPTIONERS = (CaptionGitConfig, CaptionFlamingoConfig, RegionTransformerConfig, UpDownConfig, AoANetConfig)
 for _config in (*_CAPTIONERS, AlignerConfig, ConvBackboneConfig, WsddnConfig):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
 
 _IMAGE_PROCESSORS = "transformers.models.auto.image_processing_auto"
-_PROCESSORS = ("hf_curriculum.data.regions.processor", "hf_curriculum.models.wsddn.image_processing")
+_PROCESSORS = ("hf_curriculum.data.regions.processor", "hf_curriculum.tasks.detection.image_processing")
 
 
 class _RegisterProcessors(MetaPathFinder):
@@ -56,5 +54,3 @@ if _IMAGE_PROCESSORS in sys.modules:
         import_module(_name)
 else:
     sys.meta_path.insert(0, _RegisterProcessors())
-
-__all__, __getattr__, __dir__ = exports(__name__)

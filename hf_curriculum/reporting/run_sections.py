@@ -1,4 +1,4 @@
-"""The report of a recipe's runs: what was trained on, what came out, what it cost."""
+"""What a page says of a run: its plan, its course, its cost."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.planning.curriculum import is_greater_better, metric_name
+from hf_curriculum.planning.exposure import TRAINED
 from hf_curriculum.provenance import read_provenance, score_values
-from hf_curriculum.reporting.cost import COST_NOTE, COSTS, scores_while_training
 from hf_curriculum.reporting.figures.curves import (
     examples_until,
     has_value,
@@ -22,8 +22,14 @@ from hf_curriculum.reporting.figures.curves import (
     validation_curves,
 )
 from hf_curriculum.reporting.figures.distribution import score_distribution
-from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
-from hf_curriculum.reporting.figures.growth import counted_in, phase_starts, pool_growth, pools_of
+from hf_curriculum.reporting.figures.growth import (
+    counted_in,
+    drawn_scores,
+    drawn_shares,
+    phase_starts,
+    pool_growth,
+    pools_of,
+)
 from hf_curriculum.reporting.html import file_stem, number
 from hf_curriculum.reporting.inspection import (
     add_distributions,
@@ -335,3 +341,35 @@ def _cell(value: Any) -> Any:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {number:.4g}" for name, number in value.items())
     return round(value, 6) if isinstance(value, float) else value
+
+
+COSTS = ("examples", "examples_scored", "compute")
+"""What a run's log and a recipe's results call them."""
+
+COST_NOTE = f"Compute: 1 for a forward pass of an example, {TRAINED} to train on one; a reference's own once."
+
+
+def cost_at(
+    history: Sequence[Mapping[str, Any]],
+    plan: Mapping[str, Any],
+    step: int,
+    *,
+    decisions: Sequence[Mapping[str, Any]] = (),
+    by_losses: bool = False,
+) -> dict[str, int]:
+    """The costs of the first `step` optimizer steps: as logged with the last of them, or else by the plan."""
+    logged = next((entry for entry in reversed(history) if entry.get("step") == step and "examples" in entry), {})
+    each = plan.get("candidates", 1)
+    samples = step * plan["global_batch_size"] * each
+    drawn = sum(min(max(samples - stage["first_sample"], 0), stage["draws"]) for stage in plan["stages"])
+    examples = logged.get("examples", drawn // each)
+    rounds = sum(entry["step"] < step for entry in decisions) if by_losses else 0
+    scored = drawn * plan.get("forwards", 0) + rounds * plan["num_rows"]
+    scored = logged.get("examples_scored", scored)
+    compute = logged.get("compute", TRAINED * examples + scored)
+    return {"examples": examples, "examples_scored": scored, "compute": compute}
+
+
+def scores_while_training(runs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether some run scored examples beside those that it trained on."""
+    return any(run.get("examples_scored") for run in runs)

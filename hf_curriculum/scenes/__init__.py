@@ -1,7 +1,1 @@
 """The embedded data: captioned images of several objects, made by a seeded program. Nothing is downloaded."""
-
-from __future__ import annotations
-
-from hf_curriculum.names import exports
-
-__all__, __getattr__, __dir__ = exports(__name__)

@@ -19,7 +19,7 @@ from datasets.fingerprint import Hasher
 from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of, sole_writer
 from hf_curriculum.data.captions import group_codes
-from hf_curriculum.data.objects.grouping import aggregate_per_image
+from hf_curriculum.data.grouping import aggregate_per_image
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.parts import PartFolder, data_digest, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import (

@@ -1,7 +1,1 @@
 """Several runs: seeds and grids, their statistics and tables."""
-
-from __future__ import annotations
-
-from hf_curriculum.names import exports
-
-__all__, __getattr__, __dir__ = exports(__name__)

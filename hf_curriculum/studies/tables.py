@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_curriculum.markdown import table
-from hf_curriculum.reporting.cost import COST_NOTE, COSTS, scores_while_training
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import number
+from hf_curriculum.reporting.run_sections import COST_NOTE, COSTS, scores_while_training
 from hf_curriculum.studies.statistics import Interval, IntervalKind, PairedTest, mean_interval, paired_test
 from hf_curriculum.studies.study import StudyRun, plain
 

@@ -1,7 +1,1 @@
 """Training by a plan: arguments, sampler, trainer, callback."""
-
-from __future__ import annotations
-
-from hf_curriculum.names import exports
-
-__all__, __getattr__, __dir__ = exports(__name__)

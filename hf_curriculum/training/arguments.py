@@ -15,7 +15,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 
 from hf_curriculum.config import read_config
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
-from hf_curriculum.training.captioning.schedules import (
+from hf_curriculum.tasks.captioning.schedules import (
     CaptioningSchedulerType,
     ScheduledSampling,
     StepDecay,

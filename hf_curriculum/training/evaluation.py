@@ -12,7 +12,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import EvalPrediction
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID
-from hf_curriculum.evaluation.captions import caption_compute_metrics, caption_metrics
+from hf_curriculum.tasks.captioning.metrics.metrics import caption_compute_metrics, caption_metrics
 from hf_curriculum.training.prediction import generate_predictions
 from hf_curriculum.training.publishing import PublishingTrainer
 

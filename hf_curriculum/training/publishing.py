@@ -34,11 +34,9 @@ from hf_curriculum.hub.data_card import write_files
 from hf_curriculum.hub.errors import check_token, explain, explained
 from hf_curriculum.hub.model_card import eval_results, model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
-from hf_curriculum.models.wsddn.image_processing import WsddnImageProcessor
 from hf_curriculum.names import MODELS
 from hf_curriculum.provenance import checkout_commit, read_provenance, score_statistics
 from hf_curriculum.reporting.chosen import add_chosen, find_chosen
-from hf_curriculum.reporting.cost import cost_at
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import (
     add_captions,
@@ -47,8 +45,10 @@ from hf_curriculum.reporting.run_sections import (
     add_runs,
     add_scores_section,
     add_training,
+    cost_at,
 )
 from hf_curriculum.streaming.plan import BucketScores
+from hf_curriculum.tasks.detection.image_processing import WsddnImageProcessor
 from hf_curriculum.training.callbacks import TrainingClock
 from hf_curriculum.training.checkpoints import (
     CURRICULUM_FILE,

@@ -36,7 +36,7 @@ from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum, metric_name
-from hf_curriculum.planning.describe import TRAINED
+from hf_curriculum.planning.exposure import TRAINED
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_dataset, rank_scores

@@ -59,6 +59,7 @@ from hf_curriculum.training.sampler import (
     RoundReader,
     validate_steps_per_process,
 )
+from hf_curriculum.training.selection import SelectingTrainer
 from hf_curriculum.training.setup import (
     ListCollator,
     complete_arguments,
@@ -78,8 +79,7 @@ from hf_curriculum.training.setup import (
     validate_selection,
     validate_shared_images,
 )
-from hf_curriculum.training.steps.selecting import SelectingTrainer
-from hf_curriculum.training.steps.weighting import validate_weighting
+from hf_curriculum.training.weighting import validate_weighting
 
 logger: logging.Logger = logging.getLogger(__name__)
 

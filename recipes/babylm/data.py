@@ -20,18 +20,16 @@ from hf_curriculum import (
     NounCount,
     PosTagger,
     Study,
-    Texts,
     add_scores,
-    check_word_limit,
-    drop_empty_captions,
     hold_out,
     load_captioned,
-    load_text,
     make_image_processor,
     make_scenes,
     train_wordpiece,
 )
 from hf_curriculum.config import digest
+from hf_curriculum.data.captions import drop_empty_captions
+from hf_curriculum.data.text import Texts, check_word_limit, load_text
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.scenes.captions import write_scene_text
 

@@ -12,15 +12,12 @@ from babylm.arguments import SCENES, BabyLMArguments, DataArguments, ModelArgume
 from babylm.data import Prepared
 from common.runs import cost_facts, last
 
-from hf_curriculum import (
-    CurriculumTrainer,
-    generate_captions,
-    one_row_per_image,
-    recall_against_shuffled,
-)
+from hf_curriculum import CurriculumTrainer, generate_captions
 from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.evaluation.generate import references
-from hf_curriculum.evaluation.nouns import gold_nouns, singular
+from hf_curriculum.evaluation.nouns import gold_nouns, recall_against_shuffled
+from hf_curriculum.scorers.text.nouns import singular
 from hf_curriculum.studies.grid import has_curriculum
 
 _RECALL = {

@@ -15,7 +15,8 @@ from torch import nn
 from transformers import AutoConfig, PretrainedConfig
 
 import hf_curriculum.models
-from hf_curriculum import SCENES_CLIP, VisionFeatures, cache_vision_features
+from hf_curriculum.models.vision_features import VisionFeatures, cache_vision_features
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
 
 logger = logging.getLogger(__name__)
 

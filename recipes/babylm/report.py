@@ -15,10 +15,12 @@ from common.runs import arguments_of, write_runs
 from datasets import Dataset, DatasetDict
 from tqdm.auto import tqdm
 
-from hf_curriculum import Report, Study, one_row_per_image, save_scored, save_scores, summarise
+from hf_curriculum import Study, save_scored, save_scores, summarise
+from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.inspection import images_of
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
 from hf_curriculum.scenes.contact_sheet import contact_sheet
 from hf_curriculum.studies.recipe import command_line

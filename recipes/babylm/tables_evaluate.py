@@ -8,8 +8,8 @@ from pathlib import Path
 from babylm.tables_runs import TrainedRun
 from tqdm.auto import tqdm
 
-from hf_curriculum import GlueSettings, evaluate_pretrained, make_miniature_benchmarks
-from hf_curriculum.evaluation.babylm.suite import SuiteResult
+from hf_curriculum.tasks.babylm import GlueSettings, evaluate_pretrained, make_miniature_benchmarks
+from hf_curriculum.tasks.babylm.suite import SuiteResult
 
 PAPER_GLUE = GlueSettings(batch_size=128, max_length=50)
 """Saha et al. 2024, section 4.2; the rest is the challenge's."""

@@ -12,8 +12,8 @@ from babylm.arguments import SCENES
 from babylm.tables import ALL_COLUMNS, PAPER_COLUMNS, Block, Column, Values
 from babylm.tables_runs import TrainedRun
 
-from hf_curriculum.evaluation.babylm.glue import GLUE
-from hf_curriculum.evaluation.babylm.suite import SuiteResult
+from hf_curriculum.tasks.babylm.glue import GLUE
+from hf_curriculum.tasks.babylm.suite import SuiteResult
 
 Rows = dict[str, Values]
 Reader = Callable[[SuiteResult], Mapping[str, float]]

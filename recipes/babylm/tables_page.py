@@ -15,8 +15,8 @@ from babylm.tables_ours import Group
 from babylm.tables_paper import Paper, Printed
 from babylm.tables_runs import LostRun, TrainedRun
 
-from hf_curriculum import BENCHMARKS
-from hf_curriculum.evaluation.babylm.suite import SuiteResult
+from hf_curriculum.tasks.babylm import BENCHMARKS
+from hf_curriculum.tasks.babylm.suite import SuiteResult
 
 _BLIMP = ("11", "12", "13", "14")
 _HOURS = (

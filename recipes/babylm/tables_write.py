@@ -15,9 +15,10 @@ from babylm.tables import Block, PaperTable
 from babylm.tables_page import Page
 from babylm.tables_training import curves
 
-from hf_curriculum import Report, markdown
+from hf_curriculum import markdown
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.html import cell
+from hf_curriculum.reporting.report import Report
 
 TITLE = "BabyLM: the paper's tables, ours beside the paper's"
 _WIDTH = 100

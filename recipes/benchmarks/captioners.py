@@ -31,7 +31,7 @@ import torch
 from torch import nn
 from training import Side, in_turn
 
-from hf_curriculum import RegionTransformerConfig, RegionTransformerForCausalLM
+from hf_curriculum.tasks.captioning import RegionTransformerConfig, RegionTransformerForCausalLM
 
 CAPTIONS, REGIONS, FEATURES = 5, 36, 2048
 LENGTHS = {7: 8, 8: 163, 9: 223, 10: 214, 11: 152, 12: 99, 13: 58, 14: 33, 15: 18, 16: 32}

@@ -31,10 +31,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hf_curriculum.evaluation.captions import CaptionScores, CiderD, PreparedReferences, bootstrap, tokenize_all
-from hf_curriculum.evaluation.captions.compare import draw_images
-from hf_curriculum.evaluation.captions.metrics import VALUES, reference_tokens
-from hf_curriculum.evaluation.captions.overlap import bleu_statistics, bleu_values
+from hf_curriculum.tasks.captioning.compare import bootstrap, draw_images
+from hf_curriculum.tasks.captioning.metrics.cider import CiderD
+from hf_curriculum.tasks.captioning.metrics.metrics import VALUES, CaptionScores, reference_tokens
+from hf_curriculum.tasks.captioning.metrics.overlap import PreparedReferences, bleu_statistics, bleu_values
+from hf_curriculum.tasks.captioning.metrics.tokens import tokenize_all
 
 sys.path.insert(0, str(Path(__file__).parent))
 import captions_store

@@ -33,7 +33,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_curriculum import RegionStore, open_regions, pack_regions
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.regions.values import stack_regions
 
 LEAST, MOST = 10, 100  # regions of an image

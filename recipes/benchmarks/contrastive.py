@@ -43,18 +43,12 @@ from datasets import Dataset
 from torch import nn
 from transformers import BertConfig, TrainerCallback
 
-from hf_curriculum import (
-    AlignerConfig,
-    AlignerModel,
-    ContrastiveCollator,
-    ContrastiveTrainer,
-    CurriculumSampler,
-    CurriculumTrainingArguments,
-    RegionInputs,
-    pack_regions,
-    train_wordpiece,
-)
-from hf_curriculum.models.aligner import EncodedRegions, contrastive_loss
+from hf_curriculum import CurriculumSampler, CurriculumTrainingArguments, train_wordpiece
+from hf_curriculum.data.image_inputs import RegionInputs
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.tasks.alignment import AlignerConfig, AlignerModel, ContrastiveCollator, ContrastiveTrainer
+from hf_curriculum.tasks.alignment.losses import contrastive_loss
+from hf_curriculum.tasks.alignment.model import EncodedRegions
 
 # Beside this file, which may be run from anywhere.
 sys.path.insert(0, str(Path(__file__).parent))

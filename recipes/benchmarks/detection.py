@@ -36,19 +36,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hf_curriculum import (
-    IID,
+from hf_curriculum import IID, CurriculumTrainer, CurriculumTrainingArguments, load_captioned, make_scenes
+from hf_curriculum.data.proposals import SelectiveSearch
+from hf_curriculum.tasks.detection import (
     BoxLabels,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
     DetectionCollator,
-    SelectiveSearch,
     WsddnImageProcessor,
     add_labels,
     add_proposals,
     detection_metrics,
-    load_captioned,
-    make_scenes,
     new_detector,
 )
 

@@ -39,7 +39,6 @@ from training import largest_difference
 from hf_curriculum import (
     CaptionCollator,
     CaptionFlamingoForCausalLM,
-    cache_vision_features,
     make_image_processor,
     make_scenes,
     train_wordpiece,
@@ -50,6 +49,7 @@ from hf_curriculum.models.flamingo.build import (
     paper_flamingo_config,
     small_flamingo_config,
 )
+from hf_curriculum.models.vision_features import cache_vision_features
 
 EXACT, STORED = (1e-4, 1e-4), (1e-3, 5e-2)  # of the loss, of a gradient
 SPECIAL = 3  # [CLS], <image> and [SEP]

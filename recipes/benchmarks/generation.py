@@ -29,9 +29,10 @@ import torch
 from datasets import Dataset
 from PIL import Image
 
-from hf_curriculum import PixelDiffusionPipeline, generate_spectrum, make_scenes
-from hf_curriculum.generation.generate import noise_seed
-from hf_curriculum.models.pixel_diffusion import SCENES_DIFFUSION_FOLDER
+from hf_curriculum import make_scenes
+from hf_curriculum.tasks.long_tail import PixelDiffusionPipeline, generate_spectrum
+from hf_curriculum.tasks.long_tail.generation.generate import noise_seed
+from hf_curriculum.tasks.long_tail.generation.pixel_diffusion import SCENES_DIFFUSION_FOLDER
 
 BATCH = 16
 LEVEL = 0.5

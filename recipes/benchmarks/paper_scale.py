@@ -84,7 +84,8 @@ def stage(name: str, folder: Path, num_proc: int) -> dict[str, Any]:
     """Runs one stage, the stages before it from the cache."""
     import datasets
 
-    from hf_curriculum import NounCount, add_scores, drop_empty_captions, hold_out, load_captioned, train_wordpiece
+    from hf_curriculum import NounCount, add_scores, hold_out, load_captioned, train_wordpiece
+    from hf_curriculum.data.captions import drop_empty_captions
     from hf_curriculum.scoring.join import save_scores
 
     datasets.disable_progress_bars()

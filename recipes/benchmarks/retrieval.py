@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_curriculum.evaluation.retrieval import VectorSimilarities
-from hf_curriculum.evaluation.retrieval.ranks import CHUNK
+from hf_curriculum.tasks.alignment.retrieval.ranks import CHUNK, VectorSimilarities
 
 WIDTH = 512
 

@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum import (
-    BATCHES,
-    CURRICULA,
     IID,
-    AdaptiveGuidance,
     BabySteps,
     ByImage,
     Curriculum,
     Filter,
-    GuidanceSchedule,
     NodeSampling,
-    Observed,
     OnlineSelection,
     Phases,
     Plan,
@@ -30,8 +25,11 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
+from hf_curriculum.names import BATCHES, CURRICULA
+from hf_curriculum.planning.curriculum import Observed
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 1.0)
 NODES = 1000

@@ -33,15 +33,8 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, TrainerCallback
 
-from hf_curriculum import (
-    IID,
-    CaptionCollator,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
-    Texts,
-    load_text,
-    train_wordpiece,
-)
+from hf_curriculum import IID, CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, train_wordpiece
+from hf_curriculum.data.text import Texts, load_text
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 
 TYPES, WORDS_PER_LINE, FEW_LINES = 500_000, 12, 100_000

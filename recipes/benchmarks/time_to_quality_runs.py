@@ -32,14 +32,11 @@ from transformers.trainer_utils import EvalLoopOutput
 import hf_curriculum.models
 from hf_curriculum import (
     IID,
-    SCENES_CLIP,
-    SCORERS,
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     StopWhenDiverged,
     add_scores,
-    cache_vision_features,
     curriculum_from,
     make_image_processor,
     make_scenes,
@@ -50,9 +47,12 @@ from hf_curriculum.config import digest
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.models.git.build import git_from_config, load_vision_weights, small_git_config
 from hf_curriculum.models.git.model import CaptionGitForCausalLM
+from hf_curriculum.models.vision_features import cache_vision_features
+from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.ranking import read_scores
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scenes.captions import scene_lines
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
 from hf_curriculum.scorers.base import Scorer
 
 RANDOM, GENERATED, FLAGS = "random", "difficulty", "mismatched"

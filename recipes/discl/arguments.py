@@ -6,18 +6,14 @@ import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_curriculum import (
-    SCORERS,
-    AdaptiveGuidance,
-    Augment,
-    CurriculumTrainingArguments,
-    GuidanceSchedule,
-    curriculum_from,
-)
+from hf_curriculum import CurriculumTrainingArguments, curriculum_from
+from hf_curriculum.data.collators import Augment
+from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.scorers.visual.class_probability import prompts_of
 from hf_curriculum.studies.recipe import RecipeParser
-from hf_curriculum.training.classification.losses import LOSSES
+from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule
+from hf_curriculum.tasks.long_tail.losses import LOSSES
 
 SCENES = "scenes"
 """Names the embedded data."""

@@ -12,10 +12,10 @@ from datasets import ClassLabel, Dataset, DatasetDict
 from discl.arguments import SCENES, DataArguments
 from scenes_diffusion import single_objects
 
-from hf_curriculum import class_counts, class_names, load_labelled
 from hf_curriculum.columns import CAPTION, IMAGE_ID, LABEL
 from hf_curriculum.scenes.scene import lay_out
 from hf_curriculum.scenes.vocabulary import NOUNS
+from hf_curriculum.tasks.long_tail import class_counts, class_names, load_labelled
 
 
 @dataclass(frozen=True)

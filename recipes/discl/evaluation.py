@@ -10,10 +10,11 @@ from common.runs import cost_facts, last
 from discl.arguments import DataArguments, DisCLArguments, SpectrumArguments
 from discl.stages import Prepared
 
-from hf_curriculum import CurriculumTrainer, class_report
-from hf_curriculum.evaluation.long_tail.metrics import first_array
+from hf_curriculum import CurriculumTrainer
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.studies.grid import has_curriculum
+from hf_curriculum.tasks.long_tail import class_report
+from hf_curriculum.tasks.long_tail.metrics import first_array
 
 METRICS = ("accuracy", "accuracy_many", "accuracy_medium", "accuracy_few", "macro_f1")
 """What is reported of a test set; those that it has."""

@@ -16,8 +16,10 @@ from transformers import (
     ResNetForImageClassification,
 )
 
-from hf_curriculum import Augment, CLIPClassifier, LabelCollator, PromptCollator, make_image_processor
-from hf_curriculum.training.classification.losses import LOSSES, ClassificationLoss
+from hf_curriculum import make_image_processor
+from hf_curriculum.data.collators import Augment
+from hf_curriculum.tasks.long_tail import CLIPClassifier, LabelCollator, PromptCollator
+from hf_curriculum.tasks.long_tail.losses import LOSSES, ClassificationLoss
 
 
 def new_classifier(names: list[str], options: dict[str, Any]) -> ResNetForImageClassification:

@@ -16,17 +16,19 @@ from discl.arguments import DataArguments, DisCLArguments, SpectrumArguments
 from discl.evaluation import METRICS
 from discl.stages import Prepared, make_scorer, prepare
 
-from hf_curriculum import Report, Study, add_scores, class_counts, distance_to_source, spectrum_grid, summarise
+from hf_curriculum import Study, add_scores, summarise
 from hf_curriculum.columns import GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL
-from hf_curriculum.generation.filter import DROPPED
-from hf_curriculum.models.pixel_diffusion import SCENES_DIFFUSION, SCENES_DIFFUSION_FOLDER
 from hf_curriculum.provenance import numeric_column, read_column
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures.distribution import ScoreRow, score_distributions
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_plan
-from hf_curriculum.scoring.hard import hard_counts
 from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.studies.tables import StudyTable
+from hf_curriculum.tasks.long_tail import class_counts, distance_to_source, spectrum_grid
+from hf_curriculum.tasks.long_tail.generation.filter import DROPPED
+from hf_curriculum.tasks.long_tail.generation.pixel_diffusion import SCENES_DIFFUSION, SCENES_DIFFUSION_FOLDER
+from hf_curriculum.tasks.long_tail.hard import hard_counts
 
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:

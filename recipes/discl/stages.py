@@ -19,14 +19,20 @@ from transformers import set_seed
 
 from hf_curriculum import (
     IID,
-    SCORERS,
     ClassProbability,
     CLIPSimilarity,
     CurriculumTrainer,
     CurriculumTrainingArguments,
+    add_scores,
+)
+from hf_curriculum.columns import GUIDANCE, HARD
+from hf_curriculum.config import digest
+from hf_curriculum.names import SCORERS
+from hf_curriculum.provenance import numeric_column, read_column
+from hf_curriculum.studies.recipe import RunLines, resume_point
+from hf_curriculum.tasks.long_tail import (
     LabelCollator,
     Retry,
-    add_scores,
     filter_spectrum,
     generate_spectrum,
     hold_out_levels,
@@ -34,13 +40,9 @@ from hf_curriculum import (
     load_prompts,
     mark_hard,
 )
-from hf_curriculum.columns import GUIDANCE, HARD
-from hf_curriculum.config import digest
-from hf_curriculum.data.labelled.classes import validate_prompt_names
-from hf_curriculum.generation.generate import FILE, validate_pair_scorer
-from hf_curriculum.models.pixel_diffusion import import_diffusers
-from hf_curriculum.provenance import numeric_column, read_column
-from hf_curriculum.studies.recipe import RunLines, resume_point
+from hf_curriculum.tasks.long_tail.data.classes import validate_prompt_names
+from hf_curriculum.tasks.long_tail.generation.generate import FILE, validate_pair_scorer
+from hf_curriculum.tasks.long_tail.generation.pixel_diffusion import import_diffusers
 
 _MINING = ("classifier", "classifier_prompt", "mining_epochs", "below", "fewer_than")
 _COMPARING = ("scorer", "at_least", "filter_prompt")

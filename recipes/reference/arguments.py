@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_curriculum import MODELS, CurriculumTrainingArguments
+from hf_curriculum import CurriculumTrainingArguments
+from hf_curriculum.names import MODELS
 from hf_curriculum.studies.recipe import RecipeParser
 
 SCENES = "scenes"

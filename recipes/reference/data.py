@@ -10,9 +10,9 @@ from common.scenes import noisy_scenes
 from datasets import Dataset, DatasetDict
 from reference.arguments import SCENES, DataArguments
 
-from hf_curriculum import drop_empty_captions, load_captioned
+from hf_curriculum import load_captioned
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.captions import drop_empty_captions, group_codes
 from hf_curriculum.provenance import read_column
 from hf_curriculum.rng import mix64, permute
 

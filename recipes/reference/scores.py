@@ -11,8 +11,8 @@ from datasets import Dataset
 from reference.arguments import DataArguments, ReferenceArguments
 from scenes_clip import auc
 
-from hf_curriculum import Grounding, ModelLoss, ScoreProvenance, Scorer, add_scores, read_provenance
-from hf_curriculum.provenance import append_columns, score_values
+from hf_curriculum import Grounding, ModelLoss, Scorer, add_scores, read_provenance
+from hf_curriculum.provenance import ScoreProvenance, append_columns, score_values
 
 LOSS, GROUNDING = "reference_loss", "grounding"
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum import MODELS, SCORERS, CurriculumTrainingArguments, add_scores_from
+from hf_curriculum import CurriculumTrainingArguments, add_scores_from
+from hf_curriculum.names import MODELS, SCORERS
 from hf_curriculum.studies.recipe import RecipeParser
 
 SCENES = "scenes"

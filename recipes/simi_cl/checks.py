@@ -14,9 +14,9 @@ from simi_cl.data import Prepared, prepare
 from simi_cl.scores import score
 
 from hf_curriculum import Study
-from hf_curriculum.evaluation.captions.java import JavaError
-from hf_curriculum.evaluation.captions.metrics import available_metrics
 from hf_curriculum.studies.study import StudyRun
+from hf_curriculum.tasks.captioning.metrics.jars import JavaError
+from hf_curriculum.tasks.captioning.metrics.metrics import available_metrics
 
 _TRIED = 16
 """Pairs that are scored to see whether scores can be made."""

@@ -15,19 +15,15 @@ from datasets import Dataset, DatasetDict
 from simi_cl.arguments import SCENES, DataArguments, SimiCLArguments
 from transformers import PreTrainedTokenizerBase
 
-from hf_curriculum import (
-    CaptionCollator,
-    drop_empty_captions,
-    hold_out,
-    load_captioned,
-    open_regions,
-    train_word_tokenizer,
-)
+from hf_curriculum import CaptionCollator, hold_out, load_captioned
 from hf_curriculum.columns import IMAGE_ID
+from hf_curriculum.data.captions import drop_empty_captions
+from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.regions.extract import extract_regions
-from hf_curriculum.evaluation.generate import one_row_per_image
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.tokenizer import train_word_tokenizer
 
 _SPLITS = ("train", "validation", "test")
 _UNREAD = ("scores", "text_lines", "paper_counts")

@@ -13,9 +13,9 @@ from simi_cl.data import Prepared
 
 from hf_curriculum import CurriculumTrainer, generate_captions
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.evaluation.captions import CaptionEvaluator, compare_captions
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.studies.grid import has_curriculum
+from hf_curriculum.tasks.captioning import CaptionEvaluator, compare_captions
 
 CIDER = "eval_images_cider"
 """The validation metric of a trainer's log."""

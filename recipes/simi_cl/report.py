@@ -14,14 +14,16 @@ from simi_cl.arguments import DataArguments
 from simi_cl.data import Prepared, prepare
 from simi_cl.evaluation import SCORES_FILE, VALUES
 
-from hf_curriculum import Report, Study, compare_captions, load_scores, one_row_per_image, summarise
+from hf_curriculum import Study, load_scores, summarise
 from hf_curriculum.columns import IMAGE
+from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.provenance import score_values
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.inspection import images_of
-from hf_curriculum.reporting.report import Gallery
+from hf_curriculum.reporting.report import Gallery, Report
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
 from hf_curriculum.studies.recipe import command_line
+from hf_curriculum.tasks.captioning import compare_captions
 
 _MOST_CAPTIONS = 12
 

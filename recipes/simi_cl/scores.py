@@ -17,22 +17,22 @@ from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 import hf_curriculum.models
 from hf_curriculum import (
     IID,
-    SCENES_CLIP,
-    SCORERS,
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     Scorer,
     add_scores,
     add_scores_from,
-    load_text,
-    train_word_tokenizer,
 )
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import digest
-from hf_curriculum.evaluation.generate import one_row_per_image
+from hf_curriculum.data.grouping import one_row_per_image
+from hf_curriculum.data.text import load_text
+from hf_curriculum.data.tokenizer import train_word_tokenizer
+from hf_curriculum.names import SCORERS
 from hf_curriculum.scenes.captions import write_scene_text
 from hf_curriculum.scenes.vocabulary import NOUNS
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
 from hf_curriculum.scorers.alignment.clip_backends import TransformersTowers
 from hf_curriculum.studies.recipe import RunLines
 

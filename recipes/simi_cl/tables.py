@@ -10,8 +10,9 @@ from typing import Any
 
 from common.tables import read_results
 
-from hf_curriculum.evaluation.captions import CaptionEvaluator, difficulty_sets, metrics_by_set
 from hf_curriculum.markdown import table
+from hf_curriculum.tasks.captioning import CaptionEvaluator
+from hf_curriculum.tasks.captioning.suite import difficulty_sets, metrics_by_set
 
 PAPER = Path(__file__).parent / "paper_tables.yaml"
 DASH = "–"

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum import AlignerConfig, CurriculumTrainingArguments
-from hf_curriculum.evaluation.retrieval import PROTOCOLS
-from hf_curriculum.models.aligner.losses import LOSSES
+from hf_curriculum import CurriculumTrainingArguments
 from hf_curriculum.studies.recipe import RecipeParser
+from hf_curriculum.tasks.alignment import AlignerConfig
+from hf_curriculum.tasks.alignment.losses import LOSSES
+from hf_curriculum.tasks.alignment.retrieval.suite import PROTOCOLS
 
 SCENES = "scenes"
 """Names the embedded data."""

@@ -15,24 +15,17 @@ from datasets import Dataset, DatasetDict
 from tonics.arguments import ALIGNER, SCENES, VALIDATION, DataArguments, ModelArguments
 from tonics.scenes import box_regions, load_scenes
 
-from hf_curriculum import (
-    Ontology,
-    RegionStore,
-    Study,
-    count_stages,
-    drop_empty_captions,
-    hold_out_instances,
-    join_sources,
-    load_captioned,
-    load_scored,
-    open_regions,
-)
+from hf_curriculum import Study, load_captioned, load_scored
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.data.captions import drop_empty_captions
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.readers.img2dataset import is_img2dataset
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.evaluation.nouns import OBJECTS
 from hf_curriculum.scored_data import FILE_NAME
+from hf_curriculum.tasks.alignment import Ontology, count_stages, hold_out_instances, join_sources
 
 
 @dataclass(frozen=True)

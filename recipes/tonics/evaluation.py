@@ -17,15 +17,16 @@ from tonics.model import Built, evaluate
 from tqdm.auto import tqdm
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from hf_curriculum import ContrastiveTrainer, Plan, RetrievalSuite
-from hf_curriculum.evaluation.retrieval import RetrievalEvaluation, caption_classes
-from hf_curriculum.evaluation.retrieval.nouns import class_notes
-from hf_curriculum.evaluation.retrieval.ranks import METRIC_NAMES
-from hf_curriculum.planning.ontology.triplets import NODE
+from hf_curriculum import Plan
 from hf_curriculum.provenance import read_column
 from hf_curriculum.reporting.chosen import read_draws
 from hf_curriculum.studies.grid import has_curriculum
 from hf_curriculum.studies.recipe import RunLines
+from hf_curriculum.tasks.alignment import ContrastiveTrainer, RetrievalSuite, caption_classes
+from hf_curriculum.tasks.alignment.ontology.triplets import NODE
+from hf_curriculum.tasks.alignment.retrieval.ranks import METRIC_NAMES
+from hf_curriculum.tasks.alignment.retrieval.score_captions import class_notes
+from hf_curriculum.tasks.alignment.retrieval.suite import RetrievalEvaluation
 
 HELD_OUT = "eval_heldout_image_r1"
 """What the curriculum decides by, in a trainer's log."""

@@ -13,21 +13,23 @@ from tonics.arguments import ALIGNER, ModelArguments, TonicsArguments
 from tonics.data import Prepared
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, BertConfig, PreTrainedTokenizerBase
 
-from hf_curriculum import (
+from hf_curriculum import train_wordpiece
+from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
+from hf_curriculum.scorers.alignment import clip
+from hf_curriculum.tasks.alignment import (
     AlignerConfig,
     AlignerModel,
     AlignerProcessor,
     ContrastiveCollator,
     ContrastiveTrainer,
     RetrievalSuite,
-    train_wordpiece,
+    aligner_scores,
+    clip_similarities,
+    noun_spans,
 )
-from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
-from hf_curriculum.evaluation.retrieval import aligner_scores, clip_similarities, noun_spans
-from hf_curriculum.models.aligner.collator import NOUN_END, NOUN_START
-from hf_curriculum.models.aligner.processor import encode_nouns
-from hf_curriculum.scorers.alignment import clip
+from hf_curriculum.tasks.alignment.collator import NOUN_END, NOUN_START
+from hf_curriculum.tasks.alignment.processor import encode_nouns
 
 _READ_AT_ONCE = 10_000
 """Captions whose tokens are counted at once."""

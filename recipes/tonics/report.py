@@ -15,18 +15,20 @@ from tonics.arguments import SCENES, DataArguments, ModelArguments
 from tonics.data import Prepared, prepare
 from tonics.evaluation import HELD_OUT
 
-from hf_curriculum import Report, Study, compare_retrieval, curriculum_from, summarise
+from hf_curriculum import Study, curriculum_from, summarise
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.evaluation.retrieval import RetrievalComparison, read_ranks
-from hf_curriculum.planning.ontology.ontology import ENTITY
 from hf_curriculum.reporting.chosen import add_chosen
-from hf_curriculum.reporting.figures.drawn import drawn_shares
-from hf_curriculum.reporting.figures.retrieval import held_out_retrieval
+from hf_curriculum.reporting.figures.growth import drawn_shares
 from hf_curriculum.reporting.inspection import images_of
-from hf_curriculum.reporting.report import Gallery
+from hf_curriculum.reporting.report import Gallery, Report
 from hf_curriculum.reporting.run_sections import add_plan
 from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.studies.study import StudyRun
+from hf_curriculum.tasks.alignment import compare_retrieval
+from hf_curriculum.tasks.alignment.figures import held_out_retrieval
+from hf_curriculum.tasks.alignment.ontology.ontology import ENTITY
+from hf_curriculum.tasks.alignment.retrieval.compare import RetrievalComparison
+from hf_curriculum.tasks.alignment.retrieval.suite import read_ranks
 
 _RECALLS = ("image_r1", "image_r5", "text_r1", "text_r5")
 TEST_PAIRS = "test_pairs"

@@ -11,9 +11,12 @@ from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 from tonics.arguments import DataArguments
 
-from hf_curriculum import RegionStore, make_scenes, one_row_per_image, pack_regions
+from hf_curriculum import make_scenes
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.evaluation.nouns import OBJECTS
 
 

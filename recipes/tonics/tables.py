@@ -13,9 +13,10 @@ from common.tables import read_results
 from tonics.arguments import ALIGNER, SCENES
 from transformers import AutoModel, AutoTokenizer, set_seed
 
-from hf_curriculum import AlignerModel, colour_captions, load_captioned, make_scenes, probe_colours, word_vectors
+from hf_curriculum import load_captioned, make_scenes
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.markdown import table
+from hf_curriculum.tasks.alignment import AlignerModel, colour_captions, probe_colours, word_vectors
 
 PAPER = Path(__file__).parent / "paper_tables.yaml"
 DASH = "–"

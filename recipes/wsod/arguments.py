@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum import SCORERS, CurriculumTrainingArguments, SelectiveSearch
-from hf_curriculum.models.wsddn.build import OPTIONS
+from hf_curriculum import CurriculumTrainingArguments
+from hf_curriculum.data.proposals import SelectiveSearch
+from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.studies.recipe import RecipeParser
+from hf_curriculum.tasks.detection.build import OPTIONS
 
 SCENES = "scenes"
 """Names the embedded data."""

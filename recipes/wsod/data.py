@@ -14,32 +14,26 @@ from accelerate import PartialState
 from datasets import Dataset, DatasetDict, concatenate_datasets
 from wsod.arguments import FROM_BOXES, FROM_CAPTIONS, SCENES, DataArguments, outputs_of
 
-from hf_curriculum import (
-    SCORERS,
+from hf_curriculum import add_scores, group_captions, hold_out, load_captioned, make_scenes
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.captions import drop_empty_captions
+from hf_curriculum.data.proposals import SelectiveSearch, StoredProposals
+from hf_curriculum.data.readers.coco import OBJECTS
+from hf_curriculum.names import SCORERS
+from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
+from hf_curriculum.rng import hash64
+from hf_curriculum.scoring.per_image import EMBEDDING, add_embeddings
+from hf_curriculum.tasks.detection import (
     BoxLabels,
     CaptionLabels,
     GivenLabels,
-    SelectiveSearch,
-    StoredProposals,
-    add_embeddings,
     add_labels,
     add_proposals,
-    add_scores,
-    drop_empty_captions,
-    group_captions,
-    hold_out,
-    load_captioned,
     load_objects,
-    make_scenes,
 )
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.objects.add_proposals import OBJECTNESS, PROPOSALS, proposal_counts
-from hf_curriculum.data.readers.coco import OBJECTS
-from hf_curriculum.models.wsddn.config import check_classes
-from hf_curriculum.provenance import append_columns, column_provenance, read_column, read_provenance, score_values
-from hf_curriculum.rng import hash64
-from hf_curriculum.scoring.embeddings import EMBEDDING
-from hf_curriculum.scoring.labels import LABELS, label_names
+from hf_curriculum.tasks.detection.config import check_classes
+from hf_curriculum.tasks.detection.labels import LABELS, label_names
+from hf_curriculum.tasks.detection.proposals import OBJECTNESS, PROPOSALS, proposal_counts
 
 logger = logging.getLogger(__name__)
 

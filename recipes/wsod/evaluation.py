@@ -11,11 +11,11 @@ from common.runs import cost_facts, last
 from wsod.arguments import FROM_BOXES, SCENES, DataArguments, WsodArguments
 from wsod.data import Prepared
 
-from hf_curriculum import CurriculumTrainer, compare_detections, detection_metrics
+from hf_curriculum import CurriculumTrainer
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.data.objects.add_proposals import PROPOSALS
-from hf_curriculum.evaluation.detection import random_detections
 from hf_curriculum.studies.grid import has_curriculum
+from hf_curriculum.tasks.detection import compare_detections, detection_metrics, random_detections
+from hf_curriculum.tasks.detection.proposals import PROPOSALS
 
 DETECTIONS_FILE = "detections.npz"
 """In the folder of a run: what it found in the test images, and the image scores."""

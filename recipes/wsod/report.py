@@ -17,20 +17,20 @@ from wsod.arguments import FROM_BOXES, DataArguments, needed_scores
 from wsod.data import Prepared, prepare, with_scores
 from wsod.evaluation import DETECTIONS_FILE, RANDOM, SHOWN
 
-from hf_curriculum import Report, Study, summarise
+from hf_curriculum import Study, summarise
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.planning.curriculum import curriculum_from
 from hf_curriculum.planning.ranking import resolve_easy
 from hf_curriculum.provenance import read_provenance, score_values
-from hf_curriculum.reporting.boxes import draw_boxes
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.inspection import rank_for_show
-from hf_curriculum.reporting.report import Gallery
+from hf_curriculum.reporting.report import Gallery, Report
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
-from hf_curriculum.scoring.labels import LABELS, label_quality
 from hf_curriculum.studies.recipe import command_line
+from hf_curriculum.tasks.detection.boxes import draw_boxes
+from hf_curriculum.tasks.detection.labels import LABELS, label_quality
 
 _MOST_IMAGES = 12
 _SHOWN = 3

@@ -20,17 +20,17 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
-    cache_vision_features,
-    extract_regions,
     generate_captions,
     make_image_processor,
-    open_regions,
 )
 from hf_curriculum.cli import app
 from hf_curriculum.cli.common import model_of
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.models.captioner import load_captioner
+from hf_curriculum.models.vision_features import cache_vision_features
 
 CAPTIONERS = ["git", "flamingo", "stock_git", "blip", "encoder_decoder"]
 

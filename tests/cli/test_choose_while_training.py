@@ -14,12 +14,11 @@ from hf_curriculum import (
     CurriculumTrainingArguments,
     Filter,
     OnlineSelection,
-    ScoreProvenance,
-    attach_provenance,
     make_scenes,
     save_scored,
 )
 from hf_curriculum.cli import app
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.chosen import chosen_counts
 

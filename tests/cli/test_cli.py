@@ -236,8 +236,8 @@ def test_images_in_place_of_scored_data(words, photos, monkeypatch):
 
 
 def test_a_push_that_is_refused_ends_with_a_line(photos, tmp_path, monkeypatch):
-    from hf_curriculum import HubError
     from hf_curriculum.hub import push as module
+    from hf_curriculum.hub.errors import HubError
 
     def refuse(*args, **kwargs):
         raise HubError("The Hub says no.", 403)

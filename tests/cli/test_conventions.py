@@ -16,8 +16,9 @@ from PIL import Image
 from spectrum_data import labelled_scenes, tiny_pipeline
 from typer.testing import CliRunner
 
-from hf_curriculum import __version__, new_detector
+from hf_curriculum import __version__
 from hf_curriculum.cli import app
+from hf_curriculum.tasks.detection import new_detector
 
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "pyarrow", "pandas"}
 COMMANDS = sorted(typer.main.get_command(app).commands)

@@ -15,8 +15,8 @@ from transformers import DetrImageProcessorPil, YolosConfig, YolosForObjectDetec
 from typer.testing import CliRunner
 
 from hf_curriculum.cli import app
-from hf_curriculum.cli.detect import detect, drawn_names, load_detector
-from hf_curriculum.reporting.boxes import COLOURS, draw_boxes
+from hf_curriculum.tasks.detection.boxes import COLOURS, draw_boxes
+from hf_curriculum.tasks.detection.cli import detect, drawn_names, load_detector
 
 
 @pytest.fixture(scope="module")

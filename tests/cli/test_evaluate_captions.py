@@ -11,10 +11,12 @@ import tiny_models
 from datasets import Dataset
 from typer.testing import CliRunner
 
-from hf_curriculum import CaptionCollator, CaptionEvaluator, NounCount, add_scores, generate_captions, open_regions
+from hf_curriculum import CaptionCollator, NounCount, add_scores, generate_captions
 from hf_curriculum.cli import app
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.models.captioner import load_captioner
 from hf_curriculum.scored_data import save_scored
+from hf_curriculum.tasks.captioning import CaptionEvaluator
 
 COUNTED = ("--metrics", "bleu", "--metrics", "cider", "--metrics", "rouge")
 SHORT = ("--max-new-tokens", "5", "--beams", "2")
@@ -180,7 +182,8 @@ def test_nocaps_by_domain_from_captions_alone(tmp_path):
 
 def test_captions_are_kept_when_a_metric_fails(photos, tmp_path, monkeypatch):
     """They took hours: what fails afterwards can be computed from the file."""
-    from hf_curriculum.evaluation.captions import JavaError, metrics
+    from hf_curriculum.tasks.captioning.metrics import metrics
+    from hf_curriculum.tasks.captioning.metrics.jars import JavaError
 
     def fail(*given):
         raise JavaError("SPICE ran out of memory.")

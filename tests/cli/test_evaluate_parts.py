@@ -73,7 +73,7 @@ def test_retrieval(replaced, suite, tmp_path, aligner):
 def test_a_clip_needs_images_and_gets_them_in_batches(replaced, suite):
     from datasets import Dataset
 
-    from hf_curriculum.cli.retrieval import _with_clip
+    from hf_curriculum.tasks.alignment.cli import _with_clip
 
     suite.images, suite.captions = Dataset.from_dict({"image_id": ["0"]}), ["a"]
     with pytest.raises(ValueError, match=r"A CLIP encodes images.*Name their folder \(--images FOLDER\)"):

@@ -13,14 +13,23 @@ from datasets import Dataset
 from transformers import BertConfig
 from typer.testing import CliRunner
 
-from hf_curriculum import AlignerConfig, AlignerModel, AlignerProcessor, Ontology, RetrievalSuite, make_scenes
+from hf_curriculum import make_scenes
 from hf_curriculum.cli import app
-from hf_curriculum.cli.retrieval import is_aligner
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import RegionStore
-from hf_curriculum.evaluation.retrieval import aligner_scores, clip_similarities, noun_spans
-from hf_curriculum.evaluation.retrieval.nouns import class_notes
+from hf_curriculum.tasks.alignment import (
+    AlignerConfig,
+    AlignerModel,
+    AlignerProcessor,
+    Ontology,
+    RetrievalSuite,
+    aligner_scores,
+    clip_similarities,
+    noun_spans,
+)
+from hf_curriculum.tasks.alignment.cli import is_aligner
+from hf_curriculum.tasks.alignment.retrieval.score_captions import class_notes
 
 IMAGES, CAPTIONS = 6, 12
 

@@ -10,8 +10,10 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from hf_curriculum import RegionProcessor, RegionStore, load_captioned
+from hf_curriculum import load_captioned
 from hf_curriculum.cli import app
+from hf_curriculum.data.regions.processor import RegionProcessor
+from hf_curriculum.data.regions.store import RegionStore
 
 
 def result(*words):

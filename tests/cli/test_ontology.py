@@ -12,9 +12,9 @@ from PIL import Image
 from ten_sentences import SENTENCES, make_pairs
 from typer.testing import CliRunner
 
-from hf_curriculum import Ontology
 from hf_curriculum.cli import app
 from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.tasks.alignment import Ontology
 
 
 def packed(array):

@@ -19,9 +19,10 @@ from datasets import Dataset, DatasetDict
 from PIL import Image
 from typed_commands import StandIn, done, result, said
 
-from hf_curriculum import CaptionLength, ScoreProvenance, add_scores, attach_provenance, save_scored
+from hf_curriculum import CaptionLength, add_scores, save_scored
 from hf_curriculum.cli import common
 from hf_curriculum.hub.push import PushContents
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 
 
 @pytest.fixture(scope="module")

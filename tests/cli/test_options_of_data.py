@@ -209,12 +209,12 @@ def test_two_tries_are_the_least_that_draw_again(drawing, tmp_path):
 
 
 def test_what_it_costs_is_noted_once(monkeypatch):
-    from hf_curriculum.cli.data.generate import _tell_costs
+    from hf_curriculum.tasks.long_tail.cli import _tell_costs
 
     logger, printed = logging.getLogger("hf_curriculum.generation"), []
     for name, value in (("handlers", []), ("propagate", True), ("level", logging.NOTSET)):
         monkeypatch.setattr(logger, name, value)
-    monkeypatch.setattr("hf_curriculum.cli.data.generate.note", printed.append)
+    monkeypatch.setattr("hf_curriculum.tasks.long_tail.cli.note", printed.append)
     _tell_costs()
     _tell_costs()
     logger.info("the %s", "plan")
@@ -480,7 +480,7 @@ def test_features_with_a_model(finding, tmp_path):
 
 
 def test_what_a_store_holds_is_printed(tmp_path, monkeypatch):
-    from hf_curriculum.cli.data.features import _bytes, _print
+    from hf_curriculum.cli.features import _bytes, _print
 
     names = ("images", "regions", "dims", "dtype", "empty", "repeated", "made_by", "fingerprint")
     facts = dict(zip(names, (1200, 3400, 2048, "float16", 0, 0, None, "f"), strict=True))
@@ -495,7 +495,7 @@ def test_what_a_store_holds_is_printed(tmp_path, monkeypatch):
     (tmp_path / "b").write_bytes(b"1" * 500_000)
     printed = []
     for name in ("say", "note"):
-        monkeypatch.setattr(f"hf_curriculum.cli.data.features.{name}", lambda *given: printed.append(given))
+        monkeypatch.setattr(f"hf_curriculum.cli.features.{name}", lambda *given: printed.append(given))
     _print(store, 12.34, True)
     told = {**facts, "bytes": 2_500_000, "seconds": 12.3}
     line = "1,200 images, 3,400 regions of 2,048 numbers, 2.50 MB, 12 s"

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from hf_curriculum import CaptionLength, SelectiveSearch, add_scores, load_captioned, load_scored, save_scored
+from hf_curriculum import CaptionLength, add_scores, load_captioned, load_scored, save_scored
 from hf_curriculum.cli import app
+from hf_curriculum.data.proposals import SelectiveSearch
 
 pytest.importorskip("cv2")
 

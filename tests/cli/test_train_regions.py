@@ -8,18 +8,11 @@ import pytest
 import tiny_models
 from typer.testing import CliRunner
 
-from hf_curriculum import (
-    AoANetForCausalLM,
-    CaptionLength,
-    RegionTransformerForCausalLM,
-    UpDownForCausalLM,
-    add_scores,
-    extract_regions,
-    make_scenes,
-    save_scored,
-)
+from hf_curriculum import CaptionLength, add_scores, make_scenes, save_scored
 from hf_curriculum.cli import app
+from hf_curriculum.data.regions.extract import extract_regions
 from hf_curriculum.models.captioner import load_captioner
+from hf_curriculum.tasks.captioning import AoANetForCausalLM, RegionTransformerForCausalLM, UpDownForCausalLM
 
 SIZES = {
     "transformer": "{hidden_size: 16, num_attention_heads: 2, num_encoder_layers: 1, num_decoder_layers: 1}",

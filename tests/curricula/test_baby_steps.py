@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum import BabySteps, Filter, Observed, Phases, curriculum_from, make_plan
+from hf_curriculum import BabySteps, Filter, Phases, curriculum_from, make_plan
+from hf_curriculum.planning.curriculum import Observed
 
 SCORES = np.arange(12.0)
 

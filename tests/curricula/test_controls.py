@@ -13,7 +13,6 @@ from hf_curriculum import (
     ByImage,
     Filter,
     Growing,
-    GuidanceSchedule,
     OnlineSelection,
     Phases,
     SelfPaced,
@@ -23,6 +22,7 @@ from hf_curriculum import (
     rank_scores,
 )
 from hf_curriculum.planning.groups import Groups
+from hf_curriculum.tasks.long_tail import GuidanceSchedule
 
 SCORES = np.random.default_rng(0).poisson(3, 500).astype(np.float32)
 

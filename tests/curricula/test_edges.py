@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hf_curriculum import (
-    AdaptiveGuidance,
     BabySteps,
     ByImage,
     ByLength,
     Filter,
     Growing,
-    GuidanceSchedule,
     InfoBatch,
     NodeSampling,
     OnlineSelection,
@@ -19,7 +17,8 @@ from hf_curriculum import (
     SelfPaced,
     Weighted,
 )
-from hf_curriculum.training.captioning.schedules import ScheduledSampling, StepDecay
+from hf_curriculum.tasks.captioning.schedules import ScheduledSampling, StepDecay
+from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule
 
 SHARES = {"rest_share": 0.5, "hard_share": 0.5}
 EDGES = {

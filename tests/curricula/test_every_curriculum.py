@@ -16,14 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_curriculum import (
-    BATCHES,
-    CURRICULA,
     IID,
-    AdaptiveGuidance,
     Filter,
     Growing,
-    GuidanceSchedule,
-    Observed,
     OnlineSelection,
     Phases,
     SelfPaced,
@@ -33,8 +28,10 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
-from hf_curriculum.planning.curriculum import WrappingCurriculum
+from hf_curriculum.names import BATCHES, CURRICULA
+from hf_curriculum.planning.curriculum import Observed, WrappingCurriculum
 from hf_curriculum.rng import PAD_INDEX
+from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule
 
 CASES = TABLE.CASES
 

@@ -17,8 +17,6 @@ from hf_curriculum import (
     Filter,
     Growing,
     Phases,
-    ScoreProvenance,
-    attach_provenance,
     curriculum_from,
     make_plan,
     rank_scores,
@@ -27,7 +25,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.planning.buckets import keep_easiest, mark_easiest
 from hf_curriculum.planning.ranking import Ranking
-from hf_curriculum.provenance import append_columns
+from hf_curriculum.provenance import ScoreProvenance, append_columns, attach_provenance
 
 SIZE = 416_642
 """Pairs of Conceptual Captions in the WSOD paper."""

@@ -16,10 +16,8 @@ from hf_curriculum import (
     CLIPSimilarity,
     Filter,
     Phases,
-    ScoreProvenance,
     SelfPaced,
     add_scores,
-    attach_provenance,
     control_of,
     curriculum_from,
     make_plan,
@@ -28,6 +26,7 @@ from hf_curriculum import (
     save_bucketed,
 )
 from hf_curriculum.planning.score_mixture import MAX_POINTS, fit_score_mixture
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.inspection import inspect_scores
 

@@ -13,12 +13,12 @@ from hf_curriculum import (
     ByNode,
     Filter,
     InfoBatch,
-    Observed,
     OnlineSelection,
     curriculum_from,
     make_plan,
     rank_scores,
 )
+from hf_curriculum.planning.curriculum import Observed
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking
 

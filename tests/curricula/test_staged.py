@@ -15,7 +15,6 @@ from hf_curriculum import (
     ByLength,
     Filter,
     Growing,
-    GuidanceSchedule,
     NodeSampling,
     Phases,
     Staged,
@@ -25,6 +24,7 @@ from hf_curriculum import (
     rank_scores,
 )
 from hf_curriculum.planning.groups import read_columns
+from hf_curriculum.tasks.long_tail import GuidanceSchedule
 from hf_curriculum.training.sampler import validate_steps_per_process
 
 SOURCES = ["text", "captions", "text", "captions", "captions", "text", "captions", "captions", "captions", "captions"]

@@ -6,8 +6,14 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from hf_curriculum import drop_empty_captions, expand_captions
-from hf_curriculum.data.captions import _image_numbers, _number_of_id, count_empty_captions, group_codes
+from hf_curriculum.data.captions import (
+    _image_numbers,
+    _number_of_id,
+    count_empty_captions,
+    drop_empty_captions,
+    expand_captions,
+    group_codes,
+)
 
 
 def several(**columns):

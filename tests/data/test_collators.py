@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils.data import DataLoader
 from transformers import CLIPImageProcessorPil, PreTrainedTokenizerFast, ViTImageProcessorPil
 
-from hf_curriculum import Augment, CaptionCollator, make_image_processor
+from hf_curriculum import CaptionCollator, make_image_processor
+from hf_curriculum.data.collators import Augment
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.processors import process_image
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset, IndexedExample

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 from transformers import CLIPImageProcessorPil
 
-from hf_curriculum import Augment, CaptionCollator, make_image_processor, train_wordpiece
+from hf_curriculum import CaptionCollator, make_image_processor, train_wordpiece
+from hf_curriculum.data.collators import Augment
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.seeding import IndexedCollator, IndexedExample
 

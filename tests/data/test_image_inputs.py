@@ -10,16 +10,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from transformers import BatchFeature
 
-from hf_curriculum import (
-    Augment,
-    CaptionCollator,
-    RegionProcessor,
-    RegionStore,
-    make_image_processor,
-    open_regions,
-    pack_regions,
-    train_wordpiece,
-)
+from hf_curriculum import CaptionCollator, make_image_processor, train_wordpiece
+from hf_curriculum.data.collators import Augment
 from hf_curriculum.data.image_inputs import (
     FeatureInputs,
     ImageInputs,
@@ -31,6 +23,10 @@ from hf_curriculum.data.image_inputs import (
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.processor import RegionProcessor
+from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.seeding import IndexedCollator, IndexedExample
 
 TOKENIZER = train_wordpiece(["a dog runs fast"] * 2, 60)

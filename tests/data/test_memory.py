@@ -10,9 +10,9 @@ import pytest
 from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
 
-from hf_curriculum import CaptionLength, add_scores, drop_empty_captions, hold_out, load_scores, save_scores
+from hf_curriculum import CaptionLength, add_scores, hold_out, load_scores, save_scores
 from hf_curriculum.data import images
-from hf_curriculum.data.captions import derive_image_ids
+from hf_curriculum.data.captions import derive_image_ids, drop_empty_captions
 from hf_curriculum.data.images import drop_unreadable_images
 
 FEW, MANY = 20_000, 60_000

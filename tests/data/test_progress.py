@@ -11,13 +11,16 @@ import torch
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pillow
 
-from hf_curriculum import add_embeddings, expand_captions, extract_regions, pack_regions
 from hf_curriculum.data import captions, images
-from hf_curriculum.data.objects import per_image
+from hf_curriculum.data.captions import expand_captions
 from hf_curriculum.data.readers import url_lists
 from hf_curriculum.data.regions import extract, pack
+from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import RegionStore, digest
+from hf_curriculum.scoring import per_image
+from hf_curriculum.scoring.per_image import add_embeddings
 
 
 @pytest.fixture(autouse=True)

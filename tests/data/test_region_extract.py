@@ -35,10 +35,14 @@ from transformers import (
     YolosForObjectDetection,
 )
 
-from hf_curriculum import RegionProcessor, RegionStore, extract_regions, make_image_processor, pack_regions
+from hf_curriculum import make_image_processor
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.regions import extract as module
 from hf_curriculum.data.regions.detectors import Limits, build_torchvision, feature_map, load_detector, wrap_detector
+from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.processor import RegionProcessor
+from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.regions.values import arrange_regions, stack_regions
 
 RNG = np.random.default_rng(0)

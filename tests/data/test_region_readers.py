@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from hf_curriculum import open_regions, pack_regions
-from hf_curriculum.data.regions.readers.folders import FeatureFolder
-from hf_curriculum.data.regions.readers.tsv import RegionTable, SceneGraphTable, read_sizes
+from hf_curriculum.data.regions.arrays import FeatureFolder
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.tables import RegionTable, SceneGraphTable, read_sizes
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.random((3, 8), dtype=np.float32)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from hf_curriculum import open_regions
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.values import arrange_regions
 
 BOXES = np.float32([[0, 0, 50, 20], [10, 20, 60, 100]])

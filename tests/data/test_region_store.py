@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from hf_curriculum import RegionStore, VisualEntropy, open_regions, pack_regions
+from hf_curriculum import VisualEntropy
 from hf_curriculum.data.regions import pack as module
 from hf_curriculum.data.regions.base import Regions, RegionSource
-from hf_curriculum.data.regions.store import FACTS, id_key
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.store import FACTS, RegionStore, id_key
 
 DIMS, CLASSES = 6, 4
 
@@ -118,9 +120,7 @@ def test_workers_open_the_folder_for_themselves(tmp_path):
 
 def test_a_table_is_read_once_from_its_beginning_to_its_end(tmp_path, monkeypatch):
     path = table(tmp_path / "a.tsv", range(9))
-    monkeypatch.setattr(
-        "hf_curriculum.data.regions.readers.tsv.find_lines", lambda path: pytest.fail("an index was made")
-    )
+    monkeypatch.setattr("hf_curriculum.data.regions.tables.find_lines", lambda path: pytest.fail("an index was made"))
     source = open_regions(path)
     positions = [position for position, _ in source.scan()]
     assert positions == np.cumsum([len(row) + 1 for row in path.read_text().splitlines()]).tolist()

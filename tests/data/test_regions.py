@@ -12,17 +12,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hf_curriculum import open_regions, write_line_index
+from hf_curriculum.data.regions import arrays
+from hf_curriculum.data.regions.arrays import FeatureFolder, ProposalFolder, RegionArchive, by_name
 from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of
-from hf_curriculum.data.regions.readers import arrays
-from hf_curriculum.data.regions.readers.arrays import ProposalFolder, RegionArchive, by_name
-from hf_curriculum.data.regions.readers.folders import FeatureFolder
-from hf_curriculum.data.regions.readers.tsv import (
+from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.data.regions.tables import (
     OscarFolder,
     RegionTable,
     SceneGraphTable,
     decode_floats,
     line_index_path,
+    write_line_index,
 )
 
 RNG = np.random.default_rng(0)
@@ -493,7 +493,7 @@ def test_blank_lines_of_a_table_and_edges_of_its_boxes(tmp_path):
 
 
 def test_what_stands_beside_a_table_is_read_once(tmp_path, monkeypatch):
-    from hf_curriculum.data.regions.readers import tsv
+    from hf_curriculum.data.regions import tables as tsv
 
     reads = []
     for name in ("read_sizes", "find_lines"):

@@ -10,7 +10,8 @@ import datasets
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum import Texts, load_text, train_wordpiece
+from hf_curriculum import train_wordpiece
+from hf_curriculum.data.text import Texts, load_text
 from hf_curriculum.scenes.captions import scene_lines, write_scene_text
 
 

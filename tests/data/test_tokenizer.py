@@ -12,9 +12,9 @@ from datasets import Dataset, DatasetDict
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from hf_curriculum import CaptionCollator, load_captioned, train_word_tokenizer, train_wordpiece
+from hf_curriculum import CaptionCollator, load_captioned, train_wordpiece
 from hf_curriculum.data import tokenizer as module
-from hf_curriculum.data.tokenizer import _words
+from hf_curriculum.data.tokenizer import _words, train_word_tokenizer
 
 CAPTIONS = [
     "A small red ball lies on the table.",

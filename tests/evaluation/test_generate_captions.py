@@ -11,8 +11,10 @@ from PIL import Image as Pil
 from torch import nn
 from transformers import Blip2Config, GenerationConfig, LlavaConfig, ViTConfig
 
-from hf_curriculum import CaptionGitConfig, CaptionGitForCausalLM, generate_captions, one_row_per_image
+from hf_curriculum import CaptionGitForCausalLM, generate_captions
+from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.evaluation.generate import caption_images, references
+from hf_curriculum.models.git.config import CaptionGitConfig
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "red", "green", "blue"]
 

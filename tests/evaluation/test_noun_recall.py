@@ -4,9 +4,9 @@ import itertools
 import numpy as np
 import pytest
 
-from hf_curriculum import recall_against_shuffled
 from hf_curriculum.evaluation import nouns
-from hf_curriculum.evaluation.nouns import RecallResult, noun_recall, singular
+from hf_curriculum.evaluation.nouns import RecallResult, noun_recall, recall_against_shuffled
+from hf_curriculum.scorers.text.nouns import singular
 
 # Four images: the first two share a noun, the third has two nouns, the fourth has none.
 GENERATED = ["a dog on grass", "the cat", "a red ball near a box", "whatever"]

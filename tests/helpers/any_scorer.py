@@ -17,7 +17,7 @@ from PIL import Image as PILImage
 from transformers import YolosConfig, YolosForObjectDetection
 from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 
-from hf_curriculum import SCORERS
+from hf_curriculum.names import SCORERS
 
 WORDS = ["a red ball", "two dogs run in the park", "a cat sleeps", "a man rides a bike", "the dog", "a mat and a cup"]
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 24, 32, 3), dtype=np.uint8)

@@ -18,9 +18,10 @@ from transformers import (
     SiglipModel,
 )
 
-from hf_curriculum import AlignerConfig, AlignerModel, ContrastiveCollator, make_image_processor, train_wordpiece
+from hf_curriculum import make_image_processor, train_wordpiece
 from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.tasks.alignment import AlignerConfig, AlignerModel, ContrastiveCollator
 
 NOUNS = ("dog", "cat", "horse", "boat", "tree", "lamp", "chair", "apple")
 COLOURS = ("red", "green", "blue", "black", "white", "brown")

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, Features, Value
 from PIL import Image
 
-from hf_curriculum import CaptionLength, add_scores, load_scored, pack_regions, save_bucketed, save_scored
+from hf_curriculum import CaptionLength, add_scores, load_scored, save_bucketed, save_scored
+from hf_curriculum.data.regions.pack import pack_regions
 
 SECRET = "PRIVATE KEY"
 NUMBER = 77.25

@@ -16,7 +16,6 @@ from datasets import Dataset
 
 from hf_curriculum import (
     IID,
-    AdaptiveGuidance,
     BabySteps,
     ByImage,
     ByLength,
@@ -24,10 +23,8 @@ from hf_curriculum import (
     Curriculum,
     Filter,
     Growing,
-    GuidanceSchedule,
     InfoBatch,
     NodeSampling,
-    Observed,
     OnlineSelection,
     Phases,
     Plan,
@@ -37,9 +34,11 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
+from hf_curriculum.planning.curriculum import Observed
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.rng import hash64, mix64
+from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule
 
 LEVELS = (0.1, 0.3, 0.5, 1.0)
 

@@ -7,7 +7,7 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Image, List, Value
 from PIL import Image as Pillow
 
-from hf_curriculum import (
+from hf_curriculum.tasks.detection import (
     ConvBackboneConfig,
     DetectionCollator,
     WsddnConfig,

@@ -11,7 +11,6 @@ from ten_sentences import induce
 from hf_curriculum import Phases, make_plan
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.planning.score_mixture import fit_score_mixture
-from hf_curriculum.reporting.figures import ontology_sizes, region_attention
 from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import (
@@ -21,11 +20,14 @@ from hf_curriculum.reporting.figures.distribution import (
     score_distributions,
     score_mixture,
 )
-from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
-from hf_curriculum.reporting.figures.growth import plan_growth, pool_growth
-from hf_curriculum.reporting.figures.probing import vectors_by_colour
-from hf_curriculum.reporting.figures.retrieval import held_out_retrieval
+from hf_curriculum.reporting.figures.growth import drawn_scores, drawn_shares, plan_growth, pool_growth
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
+from hf_curriculum.tasks.alignment.figures import (
+    held_out_retrieval,
+    ontology_sizes,
+    region_attention,
+    vectors_by_colour,
+)
 
 SCORES = [0, 1, 2, 2, 2, 3, 4, 5, 6, 9]
 POOLS = {

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hf_curriculum import pack_regions
+from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.scenes.vocabulary import plural
 from hf_curriculum.scorers.text.mentions import ObjectMentions
 from hf_curriculum.scorers.visual.onnx import OnnxDetector

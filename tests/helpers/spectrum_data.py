@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from datasets import ClassLabel, Dataset
 
-from hf_curriculum import PixelDiffusionPipeline, make_scenes
+from hf_curriculum import make_scenes
 from hf_curriculum.scenes.vocabulary import NOUNS
+from hf_curriculum.tasks.long_tail import PixelDiffusionPipeline
 
 
 def labelled_scenes(count: int = 10, hard: int = 4, size: int = 16) -> Dataset:

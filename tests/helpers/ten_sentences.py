@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum import Ontology
 from hf_curriculum.scorers.text.taggers import tokenize
+from hf_curriculum.tasks.alignment import Ontology
 
 NOUNS = {"dog", "dogs", "puppy", "man", "frisbee", "ball", "grass", "kitten", "cat", "cats", "car"}
 SENTENCES = [

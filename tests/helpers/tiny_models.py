@@ -42,8 +42,6 @@ from hf_curriculum import (
     CaptionCollator,
     CaptionFlamingoForCausalLM,
     CaptionGitForCausalLM,
-    RegionTransformerConfig,
-    RegionTransformerForCausalLM,
     make_image_processor,
     train_wordpiece,
 )
@@ -53,6 +51,7 @@ from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.models.flamingo.build import add_image_token, small_flamingo_config
 from hf_curriculum.models.git.build import small_git_config
 from hf_curriculum.scorers.alignment.vilt import ViltForMatching
+from hf_curriculum.tasks.captioning import RegionTransformerConfig, RegionTransformerForCausalLM
 
 TEXTS = ["a red ball and two dogs", "the dog runs in the park", "a man rides a bike", "two cats sleep on a mat"]
 WIDTH = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -12,26 +12,24 @@ import pytest
 from transformers import ViTConfig
 
 from hf_curriculum import (
-    AoANetConfig,
     CaptionCollator,
     CaptionLength,
-    CaptionProcessor,
     CurriculumTrainer,
     CurriculumTrainingArguments,
     Phases,
-    RegionTransformerConfig,
-    UpDownConfig,
     add_scores,
-    extract_regions,
     make_image_processor,
     make_scenes,
-    pack_regions,
-    train_word_tokenizer,
 )
+from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.tokenizer import train_word_tokenizer
 from hf_curriculum.hub.model_card import render_model_card
-from hf_curriculum.models.captioners.aoanet import AoANetForCausalLM
-from hf_curriculum.models.captioners.transformer import RegionTransformerForCausalLM
-from hf_curriculum.models.captioners.updown import UpDownForCausalLM
+from hf_curriculum.tasks.captioning import AoANetConfig, RegionTransformerConfig, UpDownConfig
+from hf_curriculum.tasks.captioning.models.aoanet import AoANetForCausalLM
+from hf_curriculum.tasks.captioning.models.transformer import RegionTransformerForCausalLM
+from hf_curriculum.tasks.captioning.models.updown import UpDownForCausalLM
 
 
 @pytest.fixture(scope="module")

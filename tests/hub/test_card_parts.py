@@ -11,10 +11,10 @@ import yaml
 from datasets import Dataset
 from PIL import Image
 
-from hf_curriculum import ScoreProvenance, attach_provenance
 from hf_curriculum.hub import data_card, model_card, papers
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.papers import paper_of
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 
 
 def scored(**columns):
@@ -146,7 +146,7 @@ def test_photographs_are_in_the_grid_with_thumbnails_alone(thumbnails, monkeypat
         shown.append(len(data))
         return Image.new("RGB", (2, 2))
 
-    monkeypatch.setattr("hf_curriculum.generation.grid.spectrum_grid", grid)
+    monkeypatch.setattr("hf_curriculum.tasks.long_tail.generation.filter.spectrum_grid", grid)
     more = {"image": [Image.new("RGB", (2, 2))] * 4, "guidance": [1.0, 0.5, 0.9, 1.0], "source_id": list("aaab")}
     card = DataCard("me/x", {"train": scored(**more)}, "train", thumbnails=thumbnails)
     assert card._summary().endswith("from the prompt to the photograph:\n\n![grid](figures/spectrum.png)")

@@ -13,10 +13,11 @@ from datasets import Dataset, DatasetDict, Features, Value, load_dataset
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from hf_curriculum import ScoreProvenance, attach_provenance, push_scored, read_provenance, save_bucketed
+from hf_curriculum import push_scored, read_provenance, save_bucketed
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.push import _write_rest, write_split
 from hf_curriculum.markdown import END, START
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.streaming.shards import write_parquet
 
 HOSTILE = [

@@ -2,8 +2,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import httpx
 
-from hf_curriculum import HubError
-from hf_curriculum.hub.errors import check_token, explain, explained, redact
+from hf_curriculum.hub.errors import HubError, check_token, explain, explained, redact
 
 TOKEN = "hf_abcdefghijklmnop"
 

@@ -15,20 +15,13 @@ from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from torch import nn
 from transformers import AutoConfig, PreTrainedTokenizerFast, ProcessorMixin, Trainer
 
-from hf_curriculum import (
-    CURRICULA,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
-    OnlineSelection,
-    Phases,
-    ScoreProvenance,
-    SelfPaced,
-    attach_provenance,
-)
+from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, OnlineSelection, Phases, SelfPaced
 from hf_curriculum.hub import model_card
 from hf_curriculum.hub.model_card import _curve, eval_results, model_figures, render_model_card
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.markdown import END, START
+from hf_curriculum.names import CURRICULA
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.training.checkpoints import named_on_hub
 from hf_curriculum.training.publishing import _hardware, _image_processor, _processor_class, gather_facts
 

@@ -13,9 +13,11 @@ from datasets import Dataset, DatasetDict, Image, Sequence, Value
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import httpx
 
-from hf_curriculum import HubError, ScoreProvenance, attach_provenance, push_scored
+from hf_curriculum import push_scored
 from hf_curriculum.hub import push as module
+from hf_curriculum.hub.errors import HubError
 from hf_curriculum.hub.push import PushContents, _local_paths, _score_column, _splits, _texts, write_split
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 
 MISSING = httpx.Response(404, request=httpx.Request("GET", "https://hub.example"))
 

@@ -13,8 +13,9 @@ from detection_task import shapes_data, shapes_model, shapes_processor
 from transformers import AutoConfig, GitProcessor
 from typer.testing import CliRunner
 
-from hf_curriculum import RegionProcessor, make_image_processor, train_wordpiece
+from hf_curriculum import make_image_processor, train_wordpiece
 from hf_curriculum.cli import app
+from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 

@@ -11,15 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoProcessor, GitProcessor, OPTForCausalLM
 
-from hf_curriculum import (
-    IID,
-    CaptionCollator,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
-    RegionTransformerForCausalLM,
-    UpDownForCausalLM,
-    generate_captions,
-)
+from hf_curriculum import IID, CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, generate_captions
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.processors import CaptionProcessor, make_image_processor
 from hf_curriculum.models import captioner as module
@@ -33,6 +25,7 @@ from hf_curriculum.models.captioner import (
     reads,
     stored_images,
 )
+from hf_curriculum.tasks.captioning import RegionTransformerForCausalLM, UpDownForCausalLM
 
 
 def test_a_captioner_on_regions_has_no_image_processor():

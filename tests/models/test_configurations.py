@@ -10,17 +10,12 @@ import pytest
 from transformers import BertConfig, PretrainedConfig, SwinConfig
 
 import hf_curriculum.models as package
-from hf_curriculum import (
-    AlignerConfig,
-    AoANetConfig,
-    CaptionFlamingoConfig,
-    CaptionGitConfig,
-    ConvBackboneConfig,
-    RegionTransformerConfig,
-    UpDownConfig,
-    WsddnConfig,
-)
-from hf_curriculum.models.captioners import base
+from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
+from hf_curriculum.models.git.config import CaptionGitConfig
+from hf_curriculum.tasks.alignment import AlignerConfig
+from hf_curriculum.tasks.captioning import AoANetConfig, RegionTransformerConfig, UpDownConfig
+from hf_curriculum.tasks.captioning.models import base
+from hf_curriculum.tasks.detection import ConvBackboneConfig, WsddnConfig
 
 MODULES = {
     AlignerConfig: "aligner.model",

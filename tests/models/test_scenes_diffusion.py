@@ -14,9 +14,10 @@ import torch
 from datasets import ClassLabel, Dataset
 from PIL import Image
 
-from hf_curriculum import CLIPSimilarity, PixelDiffusionPipeline
-from hf_curriculum.generation.pipelines import ImageToImage
-from hf_curriculum.models.pixel_diffusion import SCENES_DIFFUSION_FOLDER
+from hf_curriculum import CLIPSimilarity
+from hf_curriculum.tasks.long_tail import PixelDiffusionPipeline
+from hf_curriculum.tasks.long_tail.generation.pipelines import ImageToImage
+from hf_curriculum.tasks.long_tail.generation.pixel_diffusion import SCENES_DIFFUSION_FOLDER
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "scenes_diffusion.py"
 FACTS = json.loads((SCENES_DIFFUSION_FOLDER / "training.json").read_text(encoding="utf-8"))

@@ -20,19 +20,13 @@ from transformers import (
     ViTModel,
 )
 
-from hf_curriculum import (
-    Augment,
-    CaptionCollator,
-    VisionFeatures,
-    cache_vision_features,
-    generate_captions,
-    make_image_processor,
-    train_wordpiece,
-)
+from hf_curriculum import CaptionCollator, generate_captions, make_image_processor, train_wordpiece
+from hf_curriculum.data.collators import Augment
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.models import vision_features as module
 from hf_curriculum.models.captioner import load_captioner
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.vision_features import VisionFeatures, cache_vision_features
 
 CAPTIONS = ["a red ball", "two blue cubes", "a ball", "a cube and a ball", "a cube"]
 IDS = ["b", "a", "b", "c", "d"]  # two captions of "b"

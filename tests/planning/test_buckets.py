@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_curriculum import Phases, cut_buckets, make_plan, rank_scores
-from hf_curriculum.planning.buckets import uneven_buckets
+from hf_curriculum import Phases, make_plan, rank_scores
+from hf_curriculum.planning.buckets import cut_buckets, uneven_buckets
 from hf_curriculum.planning.ranking import Ranking
 
 

@@ -8,23 +8,12 @@ import curriculum_cases as TABLE
 import numpy as np
 import pytest
 
-from hf_curriculum import (
-    IID,
-    AdaptiveGuidance,
-    BabySteps,
-    Batches,
-    ByImage,
-    Filter,
-    Growing,
-    Phases,
-    Stage,
-    Weighted,
-    make_plan,
-)
-from hf_curriculum.planning.batches import Layout
+from hf_curriculum import IID, BabySteps, ByImage, Filter, Growing, Phases, Stage, Weighted, make_plan
+from hf_curriculum.planning.batches import Batches, Layout
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import rank_scores
 from hf_curriculum.rng import PAD_INDEX
+from hf_curriculum.tasks.long_tail import AdaptiveGuidance
 
 SEEDS = 30
 

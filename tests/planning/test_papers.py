@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hf_curriculum import IID, Filter, GuidanceSchedule, NounCount, Phases, make_plan, rank_scores
+from hf_curriculum import IID, Filter, NounCount, Phases, make_plan, rank_scores
+from hf_curriculum.tasks.long_tail import GuidanceSchedule
 
 CC, REDCAPS, COCO = 416_642, 907_339, 95_110
 """Images with at least one mention: Nebbia & Kovashka 2024 (WSOD)."""

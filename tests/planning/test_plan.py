@@ -20,10 +20,10 @@ from hf_curriculum import (
     Phases,
     Stage,
     curriculum_from,
-    cut_buckets,
     make_plan,
     rank_scores,
 )
+from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.rng import PAD_INDEX
 

@@ -18,15 +18,13 @@ from hf_curriculum import (
     Filter,
     NodeSampling,
     Phases,
-    ScoreProvenance,
     add_scores,
-    attach_provenance,
-    cut_buckets,
     make_plan,
     rank_scores,
 )
-from hf_curriculum.planning.buckets import mark_easiest
+from hf_curriculum.planning.buckets import cut_buckets, mark_easiest
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, read_scores, resolve_easy
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.training.setup import rank_training_data
 
 FLOATS = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))

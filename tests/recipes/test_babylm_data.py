@@ -16,8 +16,9 @@ from datasets import Dataset, DatasetDict
 from PIL import Image
 from recipe_runs import arguments_of, parser_of
 
-from hf_curriculum import Texts, train_wordpiece
+from hf_curriculum import train_wordpiece
 from hf_curriculum.config import digest
+from hf_curriculum.data.text import Texts
 from hf_curriculum.models.git.build import paper_git_config, small_git_config
 
 THINGS = ("ball", "table", "mat", "tree", "dog")

@@ -17,7 +17,7 @@ from babylm.text import text_arguments, text_rows, train_on_text
 from datasets import Dataset, DatasetDict
 from recipe_runs import arguments_of, settings_of
 
-from hf_curriculum import Texts
+from hf_curriculum.data.text import Texts
 
 
 def data_args(*options):

@@ -20,10 +20,11 @@ from babylm.tables_training import evaluations, hours_block, loss_block
 from babylm.tables_write import to_dict, to_markdown, to_text
 from transformers import GitProcessor
 
-from hf_curriculum import CaptionGitForCausalLM, TextImageScorer, make_image_processor, train_wordpiece
-from hf_curriculum.evaluation.babylm.run import TaskResult
-from hf_curriculum.evaluation.babylm.suite import SuiteResult
+from hf_curriculum import CaptionGitForCausalLM, make_image_processor, train_wordpiece
 from hf_curriculum.models.git.build import small_git_config
+from hf_curriculum.tasks.babylm import TextImageScorer
+from hf_curriculum.tasks.babylm.run import TaskResult
+from hf_curriculum.tasks.babylm.suite import SuiteResult
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "babylm_tables.py"
 C, TC = Column("GIT", False, "C"), Column("GIT", False, "T+C")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_curriculum import BATCHES, CURRICULA
+from hf_curriculum.names import BATCHES, CURRICULA
 
 FILE = Path(__file__).parents[2] / "recipes" / "benchmarks" / "sampler.py"
 SIZE = 10_000

@@ -12,14 +12,13 @@ from hf_curriculum import (
     CurriculumTrainer,
     CurriculumTrainingArguments,
     curriculum_from,
-    generate_spectrum,
-    join_spectrum,
     load_captioned,
     make_image_processor,
     make_scenes,
     train_wordpiece,
 )
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.tasks.long_tail import generate_spectrum, join_spectrum
 
 pytest.importorskip("diffusers")
 LEVELS = (0.3, 0.7)

@@ -20,9 +20,10 @@ from discl.report import describe
 from discl.stages import make_scorer
 from labelled import labelled
 
-from hf_curriculum import CurriculumTrainingArguments, class_counts, curriculum_from, make_plan
+from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_plan
 from hf_curriculum.studies.recipe import read_preset, study_arms
-from hf_curriculum.training.classification.losses import LDAM
+from hf_curriculum.tasks.long_tail import class_counts
+from hf_curriculum.tasks.long_tail.losses import LDAM
 
 NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
 OWN = {item.name for kind in (DataArguments, SpectrumArguments, DisCLArguments) for item in fields(kind)}

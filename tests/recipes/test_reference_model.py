@@ -15,17 +15,10 @@ from reference.data import halves, load_splits, take_trusted
 from reference.scores import cross_fitted, mismatch_auc
 from reference_model import FACTS
 
-from hf_curriculum import (
-    ModelLoss,
-    ScoreProvenance,
-    attach_provenance,
-    curriculum_from,
-    load_scored,
-    pack_regions,
-    read_provenance,
-)
+from hf_curriculum import ModelLoss, curriculum_from, load_scored, read_provenance
+from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.fingerprint import share_trained_on
-from hf_curriculum.provenance import score_values
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance, score_values
 from hf_curriculum.studies.recipe import read_preset
 
 NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))

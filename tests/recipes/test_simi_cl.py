@@ -23,27 +23,27 @@ from simi_cl.report import add_scored_pairs, beside_dealt, describe, try_command
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer, score
 
 from hf_curriculum import (
-    MODELS,
     BabySteps,
     CurriculumTrainingArguments,
     LanguageModelLoss,
-    Report,
     add_scores_from,
     curriculum_from,
     load_captioned,
     make_plan,
     make_scenes,
-    pack_regions,
     save_scores,
-    train_word_tokenizer,
 )
 from hf_curriculum.config import read_yaml
-from hf_curriculum.evaluation.captions.java import JavaError
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.tokenizer import train_word_tokenizer
+from hf_curriculum.names import MODELS
 from hf_curriculum.planning.ranking import resolve_easy
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
 from hf_curriculum.studies.grid import budget_of, study_arms
 from hf_curriculum.studies.recipe import read_preset
+from hf_curriculum.tasks.captioning.metrics.jars import JavaError
 
 NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
 OWN = {item.name for kind in (DataArguments, ModelArguments, SimiCLArguments) for item in fields(kind)}

@@ -9,7 +9,7 @@ import simi_cl_tables
 from common.tables import read_paper_tables
 from simi_cl.tables import PAPER, make_tables, read_study, to_markdown
 
-from hf_curriculum import caption_metrics
+from hf_curriculum.tasks.captioning import caption_metrics
 
 CAPTIONS = [
     {"image_id": str(number), "generated": text, "references": [f"a {colour} dog runs on the grass", "a dog outside"]}

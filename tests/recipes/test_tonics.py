@@ -25,13 +25,15 @@ from tonics.report import masses, threshold_of
 from tonics.scenes import _mean_inside, box_regions
 from tonics.tables import PAPER, make_tables, read_evaluations, read_study
 
-from hf_curriculum import CurriculumTrainingArguments, Ontology, curriculum_from, make_scenes, pack_regions
+from hf_curriculum import CurriculumTrainingArguments, curriculum_from, make_scenes
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.base import Regions
-from hf_curriculum.planning.ontology.sources import StageCount
+from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.scored_data import FILE_NAME
 from hf_curriculum.studies.grid import budget_of
 from hf_curriculum.studies.recipe import read_preset, study_arms
+from hf_curriculum.tasks.alignment import Ontology
+from hf_curriculum.tasks.alignment.ontology.sources import StageCount
 
 NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
 OWN = {item.name for kind in (DataArguments, ModelArguments, TonicsArguments) for item in fields(kind)}

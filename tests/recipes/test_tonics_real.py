@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tonics.arguments import PRESETS
 
-from hf_curriculum.evaluation.retrieval import read_ranks
+from hf_curriculum.tasks.alignment.retrieval.suite import read_ranks
 
 RECIPE = PRESETS.parents[1] / "tonics_alignment.py"
 

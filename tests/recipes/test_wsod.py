@@ -19,9 +19,9 @@ from wsod.report import draw_named, side_by_side
 
 from hf_curriculum import CurriculumTrainingArguments, curriculum_from, load_captioned, make_plan, rank_scores
 from hf_curriculum.planning.ranking import resolve_easy
-from hf_curriculum.scoring.labels import label_names
 from hf_curriculum.studies.grid import budget_of, study_arms
 from hf_curriculum.studies.recipe import read_preset
+from hf_curriculum.tasks.detection.labels import label_names
 
 NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
 OWN = {item.name for kind in (DataArguments, ModelArguments, WsodArguments) for item in fields(kind)}

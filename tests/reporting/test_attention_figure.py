@@ -12,7 +12,8 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from hf_curriculum.data.regions.base import Regions
-from hf_curriculum.reporting.figures import region_attention, to_png
+from hf_curriculum.reporting.figures.canvas import to_png
+from hf_curriculum.tasks.alignment.figures import region_attention
 
 FOUND = Regions(
     "9",

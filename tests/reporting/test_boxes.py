@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor, ImageDraw
 
-from hf_curriculum.reporting.boxes import COLOURS, draw_boxes
+from hf_curriculum.tasks.detection.boxes import COLOURS, draw_boxes
 
 BLACK = Image.new("RGB", (480, 240))
 WHITE = (255, 255, 255)

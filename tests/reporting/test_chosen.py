@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from hf_curriculum import IID, ByImage, Filter, OnlineSelection, Phases, Report, SelfPaced, make_plan
+from hf_curriculum import IID, ByImage, Filter, OnlineSelection, Phases, SelfPaced, make_plan
 from hf_curriculum.reporting.chosen import (
     MISSING,
     Chosen,
@@ -30,6 +30,7 @@ from hf_curriculum.reporting.chosen import (
 )
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.training.publishing import read_run, training_report
 
 

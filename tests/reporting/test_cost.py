@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hf_curriculum import IID, OnlineSelection, Phases, SelfPaced, make_plan
-from hf_curriculum.reporting.cost import cost_at
 from hf_curriculum.reporting.figures.growth import phase_starts, plan_growth, pools_of
+from hf_curriculum.reporting.run_sections import cost_at
 from hf_curriculum.training.publishing import read_run
 
 

@@ -18,8 +18,7 @@ from hf_curriculum.reporting.figures.distribution import (
     score_distributions,
     score_mixture,
 )
-from hf_curriculum.reporting.figures.drawn import drawn_scores, drawn_shares
-from hf_curriculum.reporting.figures.growth import plan_growth, pool_growth
+from hf_curriculum.reporting.figures.growth import drawn_scores, drawn_shares, plan_growth, pool_growth
 from hf_curriculum.reporting.html import number, percent
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from figure_cases import MORE
 
 from hf_curriculum.reporting.figures.canvas import LIGHT
-from hf_curriculum.reporting.figures.probing import vectors_by_colour
+from hf_curriculum.tasks.alignment.figures import vectors_by_colour
 
 
 def test_the_grid_is_below_what_is_drawn():

@@ -16,13 +16,12 @@ from hostile import HOSTILE, NEVER, Page
 from markdown_it import MarkdownIt
 from PIL import Image
 
-from hf_curriculum import Phases, Report, ScoreProvenance, attach_provenance, make_plan, rank_scores, summarise
-from hf_curriculum.evaluation.caption_suite import CaptionSuite, read_captions
+from hf_curriculum import Phases, make_plan, rank_scores, summarise
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.model_card import render_model_card
 from hf_curriculum.markdown import END, START, one_line
 from hf_curriculum.planning.score_mixture import fit_score_mixture
-from hf_curriculum.reporting.caption_page import caption_report
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
@@ -35,11 +34,11 @@ from hf_curriculum.reporting.figures.distribution import (
     score_distributions,
     score_mixture,
 )
-from hf_curriculum.reporting.figures.drawn import drawn_scores
-from hf_curriculum.reporting.figures.growth import pool_growth, pools_of
+from hf_curriculum.reporting.figures.growth import drawn_scores, pool_growth, pools_of
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.inspection import inspect_scores
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import (
     add_captions,
     add_decisions,
@@ -49,6 +48,8 @@ from hf_curriculum.reporting.run_sections import (
     add_training,
 )
 from hf_curriculum.studies.study import StudyRun
+from hf_curriculum.tasks.captioning.page import caption_report
+from hf_curriculum.tasks.captioning.suite import CaptionSuite, read_captions
 
 HUMPS = np.repeat([1, 2, 3, 11, 12, 13], 40)
 each = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

@@ -10,10 +10,11 @@ import PIL.Image
 import pytest
 from datasets import Dataset, Features, Image, Value
 
-from hf_curriculum import CaptionLength, NounCount, Phases, Report, WordRarity, add_scores, make_plan, make_scenes
+from hf_curriculum import CaptionLength, NounCount, Phases, WordRarity, add_scores, make_plan, make_scenes
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.reporting.figures.distribution import score_correlations
 from hf_curriculum.reporting.inspection import add_image_captions, inspect_scores, rank_correlation
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_scores_section
 
 
@@ -75,7 +76,7 @@ def test_correlations_are_spearmans():
 
 
 def test_scores_agree_from_their_easy_ends(scored):
-    from hf_curriculum import ScoreProvenance, attach_provenance
+    from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 
     turned = scored.add_column("brevity", -np.array(scored["caption_length"][:], np.float32))
     turned = attach_provenance(turned, {"brevity": ScoreProvenance("brevity", "Other", easy="high")})
@@ -240,7 +241,7 @@ def test_images_that_have_one_score_have_no_such_gallery(undrawn):
 
 
 def test_the_page_shows_captions_of_one_image(undrawn):
-    from hf_curriculum import ScoreProvenance, attach_provenance
+    from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 
     data = of_images([1, 5, 2], ["a", "a", "b"])
     data = attach_provenance(data, {"s": ScoreProvenance("s", "Mine", easy="high")})
@@ -254,7 +255,7 @@ def test_scores_side_by_side(monkeypatch):
     keep = lambda report, title, figure, caption, *, name: figures.update({name: (figure, caption)})  # noqa: E731
     monkeypatch.setattr(Report, "add_figure", keep)
     data = of_images(np.arange(8), list("aabbccdd"), t=np.float32(np.arange(8)[::-1]))
-    from hf_curriculum import ScoreProvenance, attach_provenance
+    from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 
     made = {name: ScoreProvenance(name, "Mine", easy=easy) for name, easy in (("s", "low"), ("t", "high"))}
     data = attach_provenance(data, made)

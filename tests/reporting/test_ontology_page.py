@@ -12,9 +12,10 @@ from matplotlib.text import Text
 from ten_sentences import induce, make_pairs
 
 from hf_curriculum import make_scenes
-from hf_curriculum.planning.ontology.ontology import Ontology
-from hf_curriculum.reporting import ontology_page as module
-from hf_curriculum.reporting import ontology_report, ontology_sizes
+from hf_curriculum.tasks.alignment.figures import ontology_sizes
+from hf_curriculum.tasks.alignment.ontology import review as module
+from hf_curriculum.tasks.alignment.ontology.ontology import Ontology
+from hf_curriculum.tasks.alignment.ontology.review import ontology_report
 
 
 @pytest.fixture

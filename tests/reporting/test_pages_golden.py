@@ -23,14 +23,12 @@ from datasets import Dataset
 from PIL import Image
 from ten_sentences import induce, make_pairs
 
-from hf_curriculum import IID, OnlineSelection, Phases, Report, ScoreProvenance, attach_provenance, make_plan
-from hf_curriculum.evaluation.retrieval.compare import TITLES as RETRIEVAL_TITLES
-from hf_curriculum.reporting import ontology_report, retrieval_report
-from hf_curriculum.reporting.caption_page import caption_report
+from hf_curriculum import IID, OnlineSelection, Phases, make_plan
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.chosen import Chosen, add_chosen
 from hf_curriculum.reporting.figures.distribution import ScoreRow
 from hf_curriculum.reporting.inspection import inspect_scores
-from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery
+from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery, Report
 from hf_curriculum.reporting.run_sections import (
     add_captions,
     add_decisions,
@@ -40,6 +38,10 @@ from hf_curriculum.reporting.run_sections import (
     add_scores_section,
     add_training,
 )
+from hf_curriculum.tasks.alignment.ontology.review import ontology_report
+from hf_curriculum.tasks.alignment.retrieval.compare import TITLES as RETRIEVAL_TITLES
+from hf_curriculum.tasks.alignment.retrieval.page import retrieval_report
+from hf_curriculum.tasks.captioning.page import caption_report
 
 GOLDEN = Path(__file__).with_name("pages.json")
 

@@ -11,12 +11,11 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from PIL import Image
 
-from hf_curriculum import Report
 from hf_curriculum.reporting import report as report_module
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
 from hf_curriculum.reporting.figures.growth import pool_growth
 from hf_curriculum.reporting.html import cell, inline_jpeg, prose, reads_as_number
-from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery
+from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery, Report
 from hf_curriculum.reporting.run_sections import add_results
 
 HOSTILE = [

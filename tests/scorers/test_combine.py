@@ -8,8 +8,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 from datasets.fingerprint import Hasher
 
-from hf_curriculum import Addup, Combine, ScoreProvenance, add_scores, attach_provenance, read_provenance
-from hf_curriculum.provenance import score_values
+from hf_curriculum import Addup, Combine, add_scores, read_provenance
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance, score_values
 from hf_curriculum.scorers import combine
 
 NAN = np.nan

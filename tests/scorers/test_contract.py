@@ -15,8 +15,9 @@ from datasets import Dataset, concatenate_datasets
 from datasets.fingerprint import Hasher
 from PIL import Image, ImageDraw
 
-from hf_curriculum import SCORERS, ScoreProvenance, Scorer, add_scores, read_provenance
-from hf_curriculum.provenance import score_values
+from hf_curriculum import Scorer, add_scores, read_provenance
+from hf_curriculum.names import SCORERS
+from hf_curriculum.provenance import ScoreProvenance, score_values
 
 NAN = np.nan
 CAPTIONS = ["a dog and two cats in Paris", "", "a red ball", None, "Two dogs. A man's hat", "   ", "running"]

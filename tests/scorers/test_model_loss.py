@@ -18,9 +18,10 @@ from transformers import (
 )
 
 import hf_curriculum.models  # noqa: F401  (makes the library's captioners known to the Auto classes)
-from hf_curriculum import ModelLoss, add_scores, make_image_processor, open_regions, read_provenance
+from hf_curriculum import ModelLoss, add_scores, make_image_processor, read_provenance
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.models.flamingo.model import CaptionFlamingoModel
 from hf_curriculum.models.git.model import CaptionGitModel
 from hf_curriculum.provenance import score_values

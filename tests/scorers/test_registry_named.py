@@ -8,10 +8,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from hf_curriculum import CURRICULA, SCORERS, Curriculum, Scorer, curriculum_from, load_scored, scorer_from
+from hf_curriculum import Curriculum, Scorer, curriculum_from, load_scored
 from hf_curriculum.cli import app
-from hf_curriculum.names import LazyTable
-from hf_curriculum.scorers.registry import import_named
+from hf_curriculum.names import CURRICULA, SCORERS, LazyTable
+from hf_curriculum.scorers.registry import import_named, scorer_from
 
 OWN = """
 from dataclasses import dataclass

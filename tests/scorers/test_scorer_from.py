@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from hf_curriculum import SCORERS, CaptionLength, NounCount, scorer_from
+from hf_curriculum import CaptionLength, NounCount
+from hf_curriculum.names import SCORERS
+from hf_curriculum.scorers.registry import scorer_from
 
 
 def test_every_form(tmp_path):

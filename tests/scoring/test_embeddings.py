@@ -21,9 +21,10 @@ from transformers import (
 )
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-import hf_curriculum.scoring.embeddings as embeddings
-from hf_curriculum import CLIPSimilarity, Concreteness, add_embeddings, add_scores, make_scenes
+import hf_curriculum.scoring.per_image as embeddings
+from hf_curriculum import CLIPSimilarity, Concreteness, add_scores, make_scenes
 from hf_curriculum.provenance import ScoreProvenance, column_provenance, installed_versions, score_values
+from hf_curriculum.scoring.per_image import add_embeddings
 
 
 @pytest.fixture(scope="module")

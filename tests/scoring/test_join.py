@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict, Features, Value
 
-from hf_curriculum import ScoreProvenance, add_scores_from, attach_provenance, read_provenance
-from hf_curriculum.provenance import score_values
+from hf_curriculum import add_scores_from, read_provenance
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance, score_values
 
 NAN = np.nan
 

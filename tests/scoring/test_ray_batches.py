@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hf_curriculum import CaptionLength, CLIPSimilarity, RayScorer, WordRarity, add_scores
+from hf_curriculum import CaptionLength, CLIPSimilarity, WordRarity, add_scores
 from hf_curriculum.provenance import score_values
+from hf_curriculum.scoring.ray import RayScorer
 
 
 def as_ray(rows):

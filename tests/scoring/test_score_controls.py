@@ -7,16 +7,8 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum import (
-    CaptionLength,
-    NounCount,
-    ScoreProvenance,
-    add_scores,
-    attach_provenance,
-    read_provenance,
-    shuffle_scores,
-)
-from hf_curriculum.provenance import installed_versions, score_values
+from hf_curriculum import CaptionLength, NounCount, add_scores, read_provenance, shuffle_scores
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance, installed_versions, score_values
 from hf_curriculum.scoring import controls
 
 NAN = np.nan
@@ -167,7 +159,8 @@ def test_views_and_splits():
 
 
 def test_buckets_keep_their_sizes():
-    from hf_curriculum import cut_buckets, rank_scores
+    from hf_curriculum import rank_scores
+    from hf_curriculum.planning.buckets import cut_buckets
 
     scores = np.random.default_rng(0).poisson(3, 1000).astype(np.float32)
     for cut in ("rank", "value"):

@@ -15,21 +15,14 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, LargeList, List, Value, config, load_dataset
 from PIL import Image as PILImage
 
-from hf_curriculum import (
-    BucketIndex,
-    ScoreProvenance,
-    attach_provenance,
-    cut_buckets,
-    rank_scores,
-    read_provenance,
-    save_bucketed,
-    verify_bucketed,
-)
+from hf_curriculum import rank_scores, read_provenance, save_bucketed
+from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.planning.ranking import resolve_easy
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.rng import permute
 from hf_curriculum.scored_data import load_provenance
 from hf_curriculum.streaming import save, shards
-from hf_curriculum.streaming.index import Shard, StoredBucket, quantile_positions
+from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket, quantile_positions, verify_bucketed
 from hf_curriculum.streaming.save import configurations
 
 MADE = ScoreProvenance("difficulty", "by hand", {"source": "this test"}, easy="high")

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from hf_curriculum import CurriculumTrainingArguments, Diverged, Study, summarise
+from hf_curriculum import CurriculumTrainingArguments, Study, summarise
 from hf_curriculum.studies.grid import Arm, budget_of, select_arms, study_arms
 from hf_curriculum.studies.recipe import RecipeParser
 from hf_curriculum.studies.study import run_order
+from hf_curriculum.training.callbacks import Diverged
 
 ROWS = """
 ours: {curriculum: {type: phases, num_phases: 2}, source: "{vanilla}/model", needs: vanilla, control: vanilla}

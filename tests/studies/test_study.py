@@ -16,11 +16,13 @@ from datasets import Dataset
 from PIL import Image
 from transformers import TrainerControl, TrainerState
 
-from hf_curriculum import Diverged, Report, StopWhenDiverged, Study, grid_arms, summarise
+from hf_curriculum import StopWhenDiverged, Study, summarise
 from hf_curriculum.fingerprint import fingerprint_rows
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.studies.statistics import Interval, mean_interval, paired_test
-from hf_curriculum.studies.study import _raised, settings_key, short
+from hf_curriculum.studies.study import _raised, grid_arms, settings_key, short
 from hf_curriculum.studies.tables import _p_text, interval_text
+from hf_curriculum.training.callbacks import Diverged
 
 TESTS = ("control", "difference", "p (t)", "p (sign flip)")
 ARMS = {"control": {"rate": 1.0}, "faster": {"rate": 2.0}}

@@ -35,36 +35,34 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerState, set_seed
 
 from hf_curriculum import (
-    LDAM,
-    AoANetConfig,
-    AoANetForCausalLM,
-    Augment,
     BucketedStream,
     CaptionCollator,
-    CLIPClassifier,
-    ContrastiveTrainer,
     CurriculumTrainer,
     CurriculumTrainingArguments,
-    LabelCollator,
     Plan,
-    PromptCollator,
-    RegionStore,
+    curriculum_from,
+    make_image_processor,
+    make_scenes,
+    save_bucketed,
+    train_wordpiece,
+)
+from hf_curriculum.data.collators import Augment
+from hf_curriculum.data.grouping import one_row_per_image
+from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.data.regions.store import RegionStore
+from hf_curriculum.data.tokenizer import train_word_tokenizer
+from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
+from hf_curriculum.tasks.alignment import ContrastiveTrainer
+from hf_curriculum.tasks.captioning import (
+    AoANetConfig,
+    AoANetForCausalLM,
     RegionTransformerConfig,
     RegionTransformerForCausalLM,
     SelfCriticalTrainer,
     UpDownConfig,
     UpDownForCausalLM,
-    class_counts,
-    curriculum_from,
-    make_image_processor,
-    make_scenes,
-    one_row_per_image,
-    pack_regions,
-    save_bucketed,
-    train_word_tokenizer,
-    train_wordpiece,
 )
-from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
+from hf_curriculum.tasks.long_tail import LDAM, CLIPClassifier, LabelCollator, PromptCollator, class_counts
 from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
 LOGGED = ("loss", "eval_loss", "step", "reward", "eval_images_cider", "eval_pairs_loss", "learning_rate")

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from hf_curriculum import (
-    Augment,
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
@@ -20,9 +19,10 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.evaluation.captions import caption_compute_metrics
+from hf_curriculum.data.collators import Augment
 from hf_curriculum.evaluation.nouns import gold_nouns
 from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
+from hf_curriculum.tasks.captioning import caption_compute_metrics
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,12 @@ from hf_curriculum import (
     CurriculumTrainingArguments,
     make_image_processor,
     make_scenes,
-    one_row_per_image,
     train_wordpiece,
     with_curriculum,
 )
-from hf_curriculum.evaluation.captions import caption_compute_metrics, caption_metrics
+from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.tasks.captioning import caption_compute_metrics, caption_metrics
 from hf_curriculum.training import evaluation
 from hf_curriculum.training.evaluation import METRICS, references_of
 from hf_curriculum.training.setup import close_process_group

@@ -12,31 +12,16 @@ from curriculum_cases import first_cases, make_columns
 from transformers import AutoModelForImageTextToText, BertConfig
 
 from hf_curriculum import (
-    BATCHES,
-    CURRICULA,
-    MODELS,
-    SCORERS,
-    AlignerConfig,
-    AlignerModel,
-    AoANetConfig,
     CaptionCollator,
-    ContrastiveCollator,
-    ContrastiveTrainer,
-    ConvBackboneConfig,
     CurriculumTrainer,
     CurriculumTrainingArguments,
-    DetectionCollator,
-    RegionInputs,
-    RegionTransformerConfig,
-    UpDownConfig,
-    WsddnImageProcessor,
     add_scores,
     make_image_processor,
     make_scenes,
-    new_detector,
     read_provenance,
     train_wordpiece,
 )
+from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.git.build import (
@@ -45,7 +30,11 @@ from hf_curriculum.models.git.build import (
     small_vision_config,
     special_token_ids,
 )
+from hf_curriculum.names import BATCHES, CURRICULA, MODELS, SCORERS
 from hf_curriculum.provenance import append_columns, score_values
+from hf_curriculum.tasks.alignment import AlignerConfig, AlignerModel, ContrastiveCollator, ContrastiveTrainer
+from hf_curriculum.tasks.captioning import AoANetConfig, RegionTransformerConfig, UpDownConfig
+from hf_curriculum.tasks.detection import ConvBackboneConfig, DetectionCollator, WsddnImageProcessor, new_detector
 
 SIZE, ROWS = 32, 48
 

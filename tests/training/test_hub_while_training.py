@@ -14,8 +14,10 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import httpx
 from transformers import Trainer
 
-from hf_curriculum import IID, HubError, Phases, checkpoint_from_hub
+from hf_curriculum import IID, Phases
+from hf_curriculum.hub.errors import HubError
 from hf_curriculum.training import publishing
+from hf_curriculum.training.checkpoints import checkpoint_from_hub
 
 TOKEN = "hf_abcdefghijklmnop"
 

@@ -9,9 +9,9 @@ import pytest
 from datasets import Dataset
 from selection_task import captioned, captions_trainer
 
-from hf_curriculum import IID, OnlineSelection, ScoreProvenance, make_plan
+from hf_curriculum import IID, OnlineSelection, make_plan
 from hf_curriculum.fingerprint import sketch_texts
-from hf_curriculum.provenance import append_columns
+from hf_curriculum.provenance import ScoreProvenance, append_columns
 from hf_curriculum.training.publishing import gather_facts, scoring_cost
 from hf_curriculum.training.setup import reference_compute
 

@@ -20,8 +20,9 @@ from accelerate import skip_first_batches
 from accelerate.data_loader import DataLoaderShard, prepare_data_loader
 from torch.utils.data import DataLoader
 
-from hf_curriculum import BabySteps, CurriculumSampler, Observed, make_plan
+from hf_curriculum import BabySteps, CurriculumSampler, make_plan
 from hf_curriculum.data.seeding import IndexedDataset
+from hf_curriculum.planning.curriculum import Observed
 from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.training.trainer import RoundReader
 

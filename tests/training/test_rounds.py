@@ -13,7 +13,6 @@ from torch.nn import functional
 from transformers import Trainer, TrainerCallback
 
 from hf_curriculum import (
-    AdaptiveGuidance,
     BabySteps,
     CaptionCollator,
     CurriculumTrainer,
@@ -25,6 +24,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.tasks.long_tail import AdaptiveGuidance
 from hf_curriculum.training.checkpoints import read_curriculum, read_losses
 from hf_curriculum.training.prediction import example_losses
 

@@ -12,16 +12,8 @@ from PIL import Image as Picture
 from selection_task import SIZE, captioned, captions_collator, captions_trainer, weights_of
 from tiny_vlm import TEMPLATE, make_processor, make_vlm_trainer
 
-from hf_curriculum import (
-    IID,
-    Augment,
-    BucketedStream,
-    CaptionCollator,
-    Phases,
-    SelfPaced,
-    make_image_processor,
-    save_bucketed,
-)
+from hf_curriculum import IID, BucketedStream, CaptionCollator, Phases, SelfPaced, make_image_processor, save_bucketed
+from hf_curriculum.data.collators import Augment
 from hf_curriculum.training.checkpoints import read_curriculum
 from hf_curriculum.training.prediction import _contents, input_digests
 

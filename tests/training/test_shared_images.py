@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from hf_curriculum import (
-    Augment,
     ByImage,
     CaptionCollator,
     CurriculumTrainer,
@@ -22,8 +21,9 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.evaluation.captions import caption_compute_metrics
+from hf_curriculum.data.collators import Augment
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.tasks.captioning import caption_compute_metrics
 from hf_curriculum.training.setup import close_process_group
 
 SIZES = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 2, "num_attention_heads": 2}

@@ -24,8 +24,9 @@ from types import SimpleNamespace
 import pytest
 from curriculum_cases import first_cases, make_columns
 
-from hf_curriculum import BATCHES, curriculum_from, make_plan
-from hf_curriculum import CURRICULA as ALL
+from hf_curriculum import curriculum_from, make_plan
+from hf_curriculum.names import BATCHES
+from hf_curriculum.names import CURRICULA as ALL
 
 CRASH = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("test_crash.py"))))
 CASES = {name: case for name, case in first_cases().items() if name not in CRASH.CURRICULA}

@@ -14,14 +14,14 @@ from hf_curriculum import (
     CaptionCollator,
     CurriculumTrainer,
     CurriculumTrainingArguments,
-    JointText,
-    JointTextTrainer,
     make_image_processor,
     make_scenes,
     train_wordpiece,
 )
+from hf_curriculum.data.text import JointText
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.scenes.captions import scene_lines
+from hf_curriculum.training.joint_text import JointTextTrainer
 
 
 @pytest.fixture(scope="module")

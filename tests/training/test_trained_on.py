@@ -15,9 +15,7 @@ from hf_curriculum import (
     Grounding,
     ModelLoss,
     Phases,
-    ScoreProvenance,
     add_scores,
-    attach_provenance,
     concat_scored,
     hold_out,
     load_scored,
@@ -27,6 +25,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.fingerprint import share_trained_on, sketch_texts
 from hf_curriculum.models.captioner import new_captioner
+from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.training import publishing
 from hf_curriculum.training.checkpoints import read_curriculum
 

@@ -10,8 +10,9 @@ import torch
 from small_task import Net
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from hf_curriculum import IID, SCORERS, CurriculumTrainer, Phases, add_scores
+from hf_curriculum import IID, CurriculumTrainer, Phases, add_scores
 from hf_curriculum.data.seeding import IndexedDataset
+from hf_curriculum.names import SCORERS
 
 EASY = {"easy": "low"}
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.outside_files import validate_folder
+from hf_curriculum.data.regions.arrays import FeatureFolder, ProposalFolder, RegionArchive, load_array, pickled
 from hf_curriculum.data.regions.base import RegionSource, refuse_special
-from hf_curriculum.data.regions.readers.arrays import ProposalFolder, RegionArchive, load_array, pickled
-from hf_curriculum.data.regions.readers.folders import FeatureFolder
-from hf_curriculum.data.regions.readers.tsv import OscarFolder, RegionTable, SceneGraphTable
 from hf_curriculum.data.regions.store import FACTS, RegionStore
+from hf_curriculum.data.regions.tables import OscarFolder, RegionTable, SceneGraphTable
 
 TABLE = re.compile(r"\.tsv(\.\d+)?$", re.IGNORECASE)
 """Names of tables: bottom-up attention's largest comes in parts, `*.tsv.0` and `*.tsv.1`."""

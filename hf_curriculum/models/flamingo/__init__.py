@@ -1,7 +1,1 @@
 """Flamingo: text attends to images in layers of its own."""
-
-from __future__ import annotations
-
-from hf_curriculum.names import exports
-
-__all__, __getattr__, __dir__ = exports(__name__)

@@ -1,7 +1,1 @@
 """GIT: an image's tokens as a prefix of the text."""
-
-from __future__ import annotations
-
-from hf_curriculum.names import exports
-
-__all__, __getattr__, __dir__ = exports(__name__)

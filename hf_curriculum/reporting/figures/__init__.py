@@ -1,7 +1,1 @@
 """Figures of a curriculum run: pure functions from numbers to a matplotlib `Figure`, in light and dark."""
-
-from __future__ import annotations
-
-from hf_curriculum.names import exports
-
-__all__, __getattr__, __dir__ = exports(__name__)

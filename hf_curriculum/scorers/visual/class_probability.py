@@ -10,12 +10,12 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, LABEL
-from hf_curriculum.data.labelled.classes import validate_prompt_names
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
 from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
+from hf_curriculum.tasks.long_tail.data.classes import validate_prompt_names
 
 if TYPE_CHECKING:
     import torch

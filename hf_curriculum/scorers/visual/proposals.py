@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.data.images import image_size
-from hf_curriculum.data.objects.proposals import check_search, selective_search, short_sides
+from hf_curriculum.data.proposals import check_search, selective_search, short_sides
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import check_choice

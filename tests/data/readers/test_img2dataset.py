@@ -15,19 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from hf_curriculum import (
-    NounCount,
-    Phases,
-    add_scores,
-    load_captioned,
-    load_img2dataset,
-    load_url_list,
-    make_plan,
-    read_downloads,
-)
+from hf_curriculum import NounCount, Phases, add_scores, load_captioned, make_plan
 from hf_curriculum.data.readers import img2dataset
-from hf_curriculum.data.readers.img2dataset import Downloads
-from hf_curriculum.data.readers.url_lists import _failures, is_url_list, read_url_list
+from hf_curriculum.data.readers.img2dataset import Downloads, load_img2dataset, read_downloads
+from hf_curriculum.data.readers.url_lists import _failures, is_url_list, load_url_list, read_url_list
 
 UNDECODED = datasets.Image(decode=False)
 CAPTIONS = ["a dog", "a red ball and a cat", "two cats on a mat with a hat", "a man, a boy\u2028and a kite", "a cube"]

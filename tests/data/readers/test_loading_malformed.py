@@ -11,8 +11,10 @@ import datasets
 import pytest
 from PIL import Image
 
-from hf_curriculum import load_captioned, load_img2dataset, load_url_list
+from hf_curriculum import load_captioned
 from hf_curriculum.data.readers.coco import read_instances
+from hf_curriculum.data.readers.img2dataset import load_img2dataset
+from hf_curriculum.data.readers.url_lists import load_url_list
 
 DEEP = "[" * 100_000
 

@@ -10,7 +10,8 @@ import datasets
 import pytest
 from PIL import Image
 
-from hf_curriculum import load_captioned, load_redcaps
+from hf_curriculum import load_captioned
+from hf_curriculum.data.readers.redcaps import load_redcaps
 
 
 def annotation(number, subreddit="dog", **fields):

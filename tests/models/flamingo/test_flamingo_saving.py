@@ -14,9 +14,11 @@ from transformers import (
     ViTConfig,
 )
 
-from hf_curriculum import MODELS, CaptionFlamingoConfig, CaptionFlamingoForCausalLM
+from hf_curriculum import CaptionFlamingoForCausalLM
 from hf_curriculum.models.flamingo.build import flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.model import CaptionFlamingoModel
+from hf_curriculum.names import MODELS
 
 
 def small(**fields):

@@ -12,12 +12,12 @@ from hf_curriculum import (
     NounCount,
     Phases,
     add_scores,
-    cache_vision_features,
     make_image_processor,
     make_scenes,
     train_wordpiece,
 )
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
+from hf_curriculum.models.vision_features import cache_vision_features
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import torch
 from transformers import GitConfig, GitForCausalLM, GitVisionConfig, PreTrainedTokenizerFast, ViTConfig, ViTModel
 from transformers.utils import logging
 
-from hf_curriculum import CaptionGitConfig, CaptionGitForCausalLM, train_wordpiece
+from hf_curriculum import CaptionGitForCausalLM, train_wordpiece
 from hf_curriculum.models.git.build import (
     LORA_TARGETS,
     add_lora,
@@ -17,6 +17,7 @@ from hf_curriculum.models.git.build import (
     small_git_config,
     special_token_ids,
 )
+from hf_curriculum.models.git.config import CaptionGitConfig
 
 VOCAB, CAUSAL = 60, {"task_type": "CAUSAL_LM"}
 VISION = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}

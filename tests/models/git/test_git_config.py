@@ -2,7 +2,7 @@ import pytest
 from transformers import AutoConfig, CLIPConfig, CLIPVisionConfig, Dinov2Config, GitVisionConfig, ViTConfig
 
 import hf_curriculum.models
-from hf_curriculum import CaptionGitConfig
+from hf_curriculum.models.git.config import CaptionGitConfig
 
 
 def test_defaults_are_the_papers():

@@ -6,9 +6,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
 
-from hf_curriculum import MODELS, CaptionGitConfig, CaptionGitForCausalLM, train_wordpiece
+from hf_curriculum import CaptionGitForCausalLM, train_wordpiece
 from hf_curriculum.models.git.build import git_from_config, small_git_config
+from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.models.git.model import CaptionGitModel
+from hf_curriculum.names import MODELS
 
 CAPTIONS = ["a red ball on a table", "two blue cubes", "a ball and a cube"]
 

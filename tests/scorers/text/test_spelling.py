@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_curriculum.scenes.vocabulary import NOUNS, plural
-from hf_curriculum.scorers.text.spelling import singular
+from hf_curriculum.scorers.text.nouns import singular
 
 NO_PLURALS = """
 adidas alias atlas barracks bias biceps binoculars bus canvas chaos chassis chess christmas clothes corps gas glass

@@ -21,19 +21,10 @@ from transformers import (
     CLIPVisionConfig,
 )
 
-from hf_curriculum import (
-    SCENES_CLIP,
-    ClassProbability,
-    add_scores,
-    class_names,
-    load_labelled,
-    make_image_processor,
-    make_scenes,
-    mark_hard,
-    read_provenance,
-    scorer_from,
-)
-from hf_curriculum.scorers.alignment.clip import SHIPPED
+from hf_curriculum import ClassProbability, add_scores, make_image_processor, make_scenes, read_provenance
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, SHIPPED
+from hf_curriculum.scorers.registry import scorer_from
+from hf_curriculum.tasks.long_tail import class_names, load_labelled, mark_hard
 
 
 def by_brightest(images):

@@ -10,8 +10,9 @@ import pytest
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pillow
 
-from hf_curriculum import RegionProposals, add_scores, make_scenes, open_regions, read_provenance
-from hf_curriculum.data.objects.proposals import searched_size, selective_search
+from hf_curriculum import RegionProposals, add_scores, make_scenes, read_provenance
+from hf_curriculum.data.proposals import searched_size, selective_search
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import score_values
 
 cv2 = pytest.importorskip("cv2")

@@ -17,17 +17,19 @@ from PIL import Image as Pillow
 from transformers import AutoModelForObjectDetection, ConditionalDetrConfig, DetrConfig, YolosConfig
 from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 
-from hf_curriculum import GridHead, ModelDetector, OnnxDetector, RowHead, VisualEntropy, add_scores, read_provenance
+from hf_curriculum import VisualEntropy, add_scores, read_provenance
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scorers.visual.detectors import (
     Detections,
     Detector,
+    ModelDetector,
     entropy,
     entropy_of_top,
     keep_distinct,
     softmax,
 )
 from hf_curriculum.scorers.visual.entropy import as_detections
+from hf_curriculum.scorers.visual.onnx import GridHead, OnnxDetector, RowHead
 
 RNG = np.random.default_rng(0)
 MODULES = ("detections", "precomputed", "visual_entropy")

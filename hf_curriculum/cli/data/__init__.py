@@ -1,1 +1,0 @@
-"""Commands that make a data set, or look at one."""

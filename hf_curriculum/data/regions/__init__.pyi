@@ -1,9 +1,0 @@
-# Made by docs/update_tables.py from names.py.
-from hf_curriculum.data.regions.processor import RegionProcessor as RegionProcessor
-from hf_curriculum.data.regions.base import RegionSource as RegionSource
-from hf_curriculum.data.regions.store import RegionStore as RegionStore
-from hf_curriculum.data.regions.base import Regions as Regions
-from hf_curriculum.data.regions.extract import extract_regions as extract_regions
-from hf_curriculum.data.regions.open import open_regions as open_regions
-from hf_curriculum.data.regions.pack import pack_regions as pack_regions
-from hf_curriculum.data.regions.readers.tsv import write_line_index as write_line_index

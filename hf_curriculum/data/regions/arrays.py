@@ -1,0 +1,540 @@
+"""Stored regions of one array or file per image: .npz, .npy, HDF5 and MATLAB files, and folders of them."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special, stamp_of
+
+Order = Literal["xyxy", "yxyx", "xywh"]
+ORDERS = ("xyxy", "yxyx", "xywh")
+PARTS = ("boxes", "class_scores", "features", "confidence", "size")
+"""The arrays of an image in an archive, as `<image id>/<part>`; `size` is width, height in pixels."""
+_NUMBER = re.compile(r"^(?:.*[^0-9])?0*(\d+)$")
+
+
+class BoxArrays(RegionSource):
+    """A reader of arrays of boxes.
+
+    Args:
+        path: the file or folder.
+        order: "xyxy" is left, top, right, bottom; "yxyx" is top, left, bottom, right; "xywh" is left, top, width,
+            height.
+        normalised: whether they are shares of the image's sides instead of pixels.
+        one_based: whether the first pixel is 1 and the last one belongs to the box, as in MATLAB.
+    """
+
+    def __init__(self, path: str | Path, order: Order, normalised: bool, one_based: bool) -> None:
+        super().__init__(path)
+        if order not in ORDERS:
+            raise ValueError(f"`order` is {order!r}. It is one of {', '.join(map(repr, ORDERS))}.")
+        self.order = order
+        self.normalised = normalised
+        self.one_based = one_based
+
+    def _boxes(self, image_id: str, values: Any) -> np.ndarray:
+        """(regions, 4) in this file's order as float32 (regions, 4): left, top, right, bottom."""
+        values = as_numbers(self.path, image_id, values)
+        if values.size == 0:
+            return np.zeros((0, 4), np.float32)
+        if values.ndim != 2 or values.shape[1] != 4 or not np.isfinite(values).all():
+            raise ValueError(
+                f"The boxes of image {image_id!r} in {self.path} have the shape {values.shape}, or are not finite. "
+                "Four finite numbers per region are needed."
+            )
+        top = float(np.abs(values).max())
+        if self.normalised and top > 1.5:
+            raise ValueError(
+                f"The boxes of image {image_id!r} in {self.path} go up to {top:g}, so they are pixels, not shares of "
+                "the image's sides. Pass `normalised=False`."
+            )
+        first, last = values[:, :2], values[:, 2:]
+        if self.order == "yxyx":
+            first, last = first[:, ::-1], last[:, ::-1]
+        if self.one_based:
+            first = first - 1
+        if self.order == "xywh":
+            last = first + last
+        if (last < first).any():
+            row = int(np.flatnonzero((last < first).any(axis=1))[0])
+            raise ValueError(
+                f"Box {row} of image {image_id!r} in {self.path}, {values[row].tolist()}, ends before it begins, so "
+                "it "
+                f'is not {self.order!r}. Pass another `order`; left, top, width, height is "xywh".'
+            )
+        return np.concatenate([first, last], axis=1)
+
+
+class ProposalFolder(BoxArrays):
+    """A folder with a .npy or .mat file per image, in subfolders or not: image id -> `Regions`.
+
+    The id is the file's name without its end. Where that name ends in a number, the number itself is an id too:
+    `COCO_train2014_000000000009.mat` holds the boxes of "9".
+
+    Args:
+        path: the folder.
+        order: "yxyx" by default, as Cap2Det's .npy files and MCG's .mat files have it; see `BoxArrays`.
+        normalised: whether boxes are shares of the sides. Left out: yes for .npy, no for .mat, as those two have it.
+        one_based: whether the first pixel is 1. Left out: no for .npy, yes for .mat.
+
+    Objectness `scores` of a .mat file become the `confidence` of its regions.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        order: Order = "yxyx",
+        normalised: bool | None = None,
+        one_based: bool | None = None,
+    ) -> None:
+        kinds = {file.suffix for file in Path(path).rglob("*") if file.suffix in (".npy", ".mat")}
+        if len(kinds) > 1 or (not kinds and Path(path).is_dir()):
+            raise ValueError(
+                f"The folder {str(path)!r} has {'both .npy and .mat' if kinds else 'neither .npy nor .mat'} files. "
+                "One file per image is needed, all of one kind."
+            )
+        matlab = kinds == {".mat"}
+        super().__init__(
+            path,
+            order,
+            not matlab if normalised is None else normalised,
+            matlab if one_based is None else one_based,
+        )
+
+    def _find(self) -> dict[str, str]:
+        files = sorted(str(file) for file in Path(self.path).rglob("*") if file.suffix in (".npy", ".mat"))
+        return by_name(files)
+
+    def __iter__(self) -> Any:
+        return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
+
+    def __len__(self) -> int:
+        return len(set(self._places.values()))
+
+    def _read(self, image_id: str, where: str) -> Regions:
+        refuse_special(where)
+        scores = None
+        if where.endswith(".npy"):
+            boxes = load_array(where)
+        else:
+            content = read_matlab(where, ("boxes", "bboxes", "scores"))
+            if "scores" in content:
+                scores = np.asarray(content.pop("scores"), np.float32).reshape(-1)
+            boxes = next(iter((content or read_matlab(where, ("boxes", "bboxes"))).values()))
+        boxes = self._boxes(image_id, boxes)
+        return Regions(image_id, boxes=boxes, normalised=self.normalised, confidence=scores)
+
+
+_DAMAGED = (EOFError, IndexError, KeyError, MemoryError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy, h5py and SciPy raise for a damaged file, besides `ValueError`."""
+MOST_BYTES = 1 << 30
+"""The largest array that is read: a small file may claim any size."""
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Reads arrays of a file; a `ValueError` where it is damaged."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except _DAMAGED as error:
+        raise ValueError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). It is truncated, damaged, or a file of another "
+            "kind under this name. Download or write it again."
+        ) from error
+
+
+def as_numbers(path: str, image_id: str, values: Any) -> np.ndarray:
+    """An array of an image as float32."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{path} holds for image {image_id!r} an array of {values.dtype}, not numbers. It is no file of regions, "
+            "or was written wrongly: write it again as float32."
+        )
+    return values.astype(np.float32, copy=False)
+
+
+def open_npz(path: str) -> Any:
+    """The open .npz file: name -> array."""
+    with open(path, "rb") as file:
+        begins = file.read(4)
+    if begins[:2] != b"PK" or not zipfile.is_zipfile(path):  # NumPy takes it for a pickle
+        raise ValueError(
+            f"{path} is no .npz file, or a truncated one: it is not a whole archive of arrays. Download or write it "
+            "again."
+        )
+    with reading(path):
+        archive = np.load(path)
+    for member in archive.zip.infolist():
+        _validate_size(f"{member.filename!r} of {path}", member.file_size)
+    return archive
+
+
+def _validate_size(what: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"{what} claims {size:,} bytes, and regions of one image take at most {MOST_BYTES:,}: reading it could "
+            "fill the memory. Write the arrays of each image on their own."
+        )
+
+
+def load_array(path: str) -> np.ndarray:
+    """The array of a .npy file, read-only and mapped; pickled objects are refused."""
+    refuse_special(path)
+    try:
+        with reading(path):
+            return np.load(path, mmap_mode="r")
+    except ValueError as error:
+        if "Python objects" not in str(error) and "pickled" not in str(error):
+            raise
+        raise ValueError(pickled(path)) from error
+
+
+def pickled(path: str | Path) -> str:
+    """Why a file is not read, and how it is converted."""
+    return (
+        f"{path} holds pickled Python objects, not plain arrays of numbers (allow_pickle=False): opening one runs any "
+        "code that its writer wished. If you trust who wrote it, convert it once: read it with the library that wrote "
+        "it (`torch.load(path, weights_only=True)` for tensors), save each image by "
+        "`np.savez(f'converted/{image_id}.npz', feat=features, boxes=boxes)`, and open the folder `converted`. "
+        "Of Detectron's proposals, load `boxes` and `ids` with `pickle` in a process of your own, and write one file: "
+        "`np.savez('proposals.npz', **dict(zip(map(str, ids), boxes)))`."
+    )
+
+
+def by_name(files: list[str]) -> dict[str, str]:
+    """Image id -> file: the names without suffix, then the numbers they end in, where only one file has it."""
+    places = {Path(file).stem: file for file in files}
+    numbers: dict[str, list[str]] = {}
+    for file in files:
+        match = _NUMBER.match(Path(file).stem)
+        if match:
+            numbers.setdefault(match[1], []).append(file)
+    for number, found in numbers.items():
+        if len(found) == 1:
+            places.setdefault(number, found[0])
+    return places
+
+
+_FEWEST_DIMS = 16
+"""Columns from which an unnamed array of an image is features, as the reference code's HDF5 holds them."""
+
+
+class RegionArchive(BoxArrays):
+    """A .npz, HDF5 or MATLAB file with the regions of many images: image id -> `Regions`, each read on access.
+
+    In .npz and HDF5 an entry called like the image id holds its boxes, or with 16 columns or more its features (the
+    reference code's HDF5); entries `<id>/boxes`, `<id>/class_scores`,
+    `<id>/features`, `<id>/confidence` and `<id>/size` (width, height) hold more. A MATLAB file, of version 5 or 7.3,
+    has a cell array `boxes` with a cell per image and one `images` with their names, as selective search's have.
+
+    Args:
+        path: the file: .npz, .h5, .hdf5 or .mat.
+        order: see `BoxArrays`. Left out: "yxyx" for MATLAB, "xyxy" for others.
+        normalised: whether boxes are shares of the sides; no by default.
+        one_based: whether the first pixel is 1. Left out: yes for MATLAB, no for others.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        order: Order | None = None,
+        normalised: bool = False,
+        one_based: bool | None = None,
+    ) -> None:
+        self.kind: str = Path(path).suffix.lower()
+        if self.kind not in (".npz", ".h5", ".hdf5", ".mat"):
+            raise ValueError(f"{str(path)!r} is no archive of regions: .npz, .h5, .hdf5 and .mat are.")
+        matlab = self.kind == ".mat"
+        super().__init__(
+            path, order or ("yxyx" if matlab else "xyxy"), normalised, matlab if one_based is None else one_based
+        )
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return {".npz": (), ".mat": ("h5py", "scipy")}.get(self.kind, ("h5py",))
+
+    def _content(self) -> Any:
+        """The open file: entry -> array."""
+        if "_file" not in self.__dict__:
+            if self.kind == ".npz":
+                self._file = open_npz(self.path)
+            elif self.kind == ".mat":
+                self._file = _cells(self.path)
+            else:
+                with reading(self.path):
+                    self._file = require_h5py(self.path).File(self.path, "r")
+        return self._file
+
+    def _entries(self) -> list[str]:
+        """Names of the arrays; those of groups inside an HDF5 file are joined by slashes."""
+        content = self._content()
+        if self.kind not in (".h5", ".hdf5"):
+            return list(content)
+        h5py, names, links = require_h5py(self.path), [], []
+        with reading(self.path):
+            content.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+            content.visititems_links(
+                lambda name, link: links.append(name) if type(link) is not h5py.HardLink else None
+            )
+        if links:
+            raise ValueError(_linked(links[0], self.path))
+        return names
+
+    def _find(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for entry in self._entries():
+            image_id, _, part = entry.rpartition("/")
+            if not image_id:
+                image_id, part = entry, "boxes"
+            if part not in PARTS:
+                raise ValueError(
+                    f"{self.path} has the entry {entry!r}. Entries are called `<image id>`, or `<image id>/` and one "
+                    f"of {list(PARTS)}."
+                )
+            found.setdefault(image_id, {})[part] = entry
+        return found
+
+    def _read(self, image_id: str, where: dict[str, str]) -> Regions:
+        content = self._content()
+        with reading(self.path):
+            parts = {part: content[entry] for part, entry in where.items()}
+            for entry, part in zip(where.values(), parts.values(), strict=True):
+                if self.kind in (".h5", ".hdf5"):
+                    _validate_inside_file(part, entry, self.path)
+            arrays = {name: as_numbers(self.path, image_id, part) for name, part in parts.items()}
+        if where.get("boxes") == image_id and arrays["boxes"].ndim == 2 and arrays["boxes"].shape[1] >= _FEWEST_DIMS:
+            arrays = {"features": arrays["boxes"]}
+        width, height = arrays.pop("size").tolist() if "size" in arrays else (None, None)
+        if "boxes" in arrays:
+            arrays["boxes"] = self._boxes(image_id, arrays["boxes"])
+        return Regions(image_id, normalised=self.normalised, width=width, height=height, **arrays)
+
+
+def _linked(name: str, path: str) -> str:
+    return (
+        f"{name!r} of {path} is a link, which may lead to any file of this machine and is not followed. Copy the data "
+        "into one file first: `h5repack` does."
+    )
+
+
+def _validate_inside_file(dataset: Any, name: str, path: str) -> None:
+    """Raises for an HDF5 data set whose numbers are in other files, or too many."""
+    if dataset.external or dataset.is_virtual:
+        raise ValueError(
+            f"{name!r} of {path} keeps its numbers in other files, which could be any file of this machine. They are "
+            "not opened. Copy the data into one file first: `h5repack` does."
+        )
+    _validate_size(f"{name!r} of {path}", dataset.nbytes)
+
+
+def _cells(path: str) -> dict[str, np.ndarray]:
+    content = read_matlab(path, ("boxes", "images"))
+    if set(content) != {"boxes", "images"} or len(content["boxes"]) != len(content["images"]):
+        raise ValueError(
+            f"{path} needs two cell arrays of equal length, `boxes` and `images`, to tell whose boxes they are; "
+            f"found: { {name: len(value) for name, value in content.items()} }. One file per image is read as a "
+            "folder."
+        )
+    return dict(zip(map(str, content["images"]), content["boxes"], strict=True))
+
+
+def require_h5py(path: str) -> Any:
+    """The module h5py."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError(
+            f"Reading {path} needs h5py, which is not installed. Run `pip install 'hf-curriculum[detection]'`."
+        ) from error
+    return h5py
+
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+def read_matlab(path: str, names: Sequence[str]) -> dict[str, Any]:
+    """Name -> those of the variables `names` that a MATLAB file has: arrays, or lists for cell arrays."""
+    with open(path, "rb") as file:
+        head = file.read(520)
+    with reading(path):
+        content = _read_hdf5(path, names) if _HDF5 in (head[:8], head[512:]) else _read_version_5(path, names)
+    if not content:
+        raise ValueError(
+            f"{path} has none of the variables {list(names)}, so there are no boxes to read. MCG's files have `boxes` "
+            "or `bboxes`, selective search's `boxes` and `images`."
+        )
+    return content
+
+
+def _read_version_5(path: str, names: Sequence[str]) -> dict[str, Any]:
+    try:
+        from scipy.io import loadmat
+        from scipy.io.matlab import MatReadError
+    except ImportError as error:
+        raise ImportError(
+            f"Reading {path} needs SciPy, which is not installed. Run `pip install 'hf-curriculum[detection]'`."
+        ) from error
+    try:
+        content = loadmat(path, variable_names=list(names))
+    except (MatReadError, ValueError, TypeError, OSError) as error:
+        raise ValueError(f"{path} is no MATLAB file, or a truncated one ({error}).") from error
+    return {name: _from_cells(content[name]) for name in names if name in content}
+
+
+def _from_cells(value: np.ndarray) -> Any:
+    if value.dtype != object:
+        return value
+    return [str(cell.item()) if cell.dtype.kind == "U" else cell for cell in value.ravel(order="F")]
+
+
+def _read_hdf5(path: str, names: Sequence[str]) -> dict[str, Any]:
+    h5py = require_h5py(path)
+
+    def value(item: Any) -> Any:
+        _validate_inside_file(item, item.name, path)
+        if item.attrs.get("MATLAB_empty", 0):
+            return np.zeros((0, 0))
+        if item.dtype == h5py.ref_dtype:  # a cell array holds references; HDF5 has MATLAB's axes reversed
+            return [value(file[reference]) for reference in item[()].T.ravel(order="F")]
+        if item.attrs.get("MATLAB_class", b"") == b"char":
+            return "".join(map(chr, item[()].T.ravel()))
+        return item[()].T
+
+    with h5py.File(path, "r") as file:
+        for name in names:
+            if isinstance(file.get(name, getlink=True), (h5py.ExternalLink, h5py.SoftLink)):
+                raise ValueError(_linked(name, path))
+        return {name: value(file[name]) for name in names if name in file}
+
+
+NAMES = {
+    "features": ("feat", "z", "features", "x"),
+    "boxes": ("boxes", "bbox"),
+    "class_scores": ("class_scores", "cls_prob"),
+    "confidence": ("confidence", "objects_conf"),
+    "width": ("image_w", "width"),
+    "height": ("image_h", "height"),
+}
+"""Names of arrays in an .npz: `feat` and `z` are the reference repositories', `x` bottom-up-attention.pytorch's."""
+
+
+class FeatureFolder(BoxArrays):
+    """A folder with the features of each image's regions in a file of its own: image id -> `Regions`.
+
+    As the reference repositories have them: `cocobu_att/ID.npz` with the array `feat` (or `z`), or `ID.npy`. Boxes are
+    in the same .npz or in a folder beside: `cocobu_box/ID.npy` for `cocobu_att`. The means over regions in `cocobu_fc`
+    are not read: models take the mean themselves. A grid (rows, columns, dims) is a region per cell, whose boxes are
+    the cells.
+
+    Args:
+        path: the folder; files in subfolders count.
+        boxes: the folder of boxes, .npy or .npz. Left out: the one beside, if `path` ends in "_att" and it is there.
+        order, normalised, one_based: of the boxes, see `BoxArrays`; pixels, left, top, right, bottom by default.
+
+    Shapes: features float32 (regions, dims).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        boxes: str | Path | None = None,
+        order: Order = "xyxy",
+        normalised: bool = False,
+        one_based: bool = False,
+    ) -> None:
+        super().__init__(path, order, normalised, one_based)
+        kinds = sorted({file.suffix for file in Path(path).rglob("*") if file.suffix in (".npz", ".npy")})
+        if len(kinds) != 1:
+            raise ValueError(
+                f"The folder {str(path)!r} has {'both .npz and .npy' if kinds else 'neither .npz nor .npy'} files. "
+                "One file per image is needed, all of one kind."
+            )
+        self.kind: str = kinds[0]
+        beside = Path(path).with_name(Path(path).name.removesuffix("_att") + "_box")
+        if boxes is None and Path(path).name.endswith("_att") and beside.is_dir():
+            boxes = beside
+        self.boxes: str | None = None if boxes is None else str(boxes)
+        if self.boxes is not None and not Path(self.boxes).is_dir():
+            raise FileNotFoundError(f"There is no folder of boxes at {self.boxes!r}. Give the one that holds ID.npy.")
+        if self.boxes is not None:
+            self.stamp = stamp_of(path, self.boxes)
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "boxes": None if self.boxes is None else Path(self.boxes).name}
+
+    def _find(self) -> dict[str, str]:
+        return by_name(sorted(str(file) for file in Path(self.path).rglob(f"*{self.kind}")))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
+
+    def __len__(self) -> int:
+        return len(set(self._places.values()))
+
+    def _read(self, image_id: str, where: str) -> Regions:
+        parts = _read_arrays(where)
+        if parts.get("features") is None:
+            raise ValueError(
+                f"{where} has none of the arrays {list(NAMES['features'])}, so image {image_id!r} has no features. "
+                "Rename the one that holds (regions, dims)."
+            )
+        features = as_numbers(where, image_id, parts["features"])
+        if features.ndim not in (2, 3):
+            raise ValueError(
+                f"The features of image {image_id!r} in {where} have the shape {features.shape}. (regions, dims) is "
+                "needed, or (rows, columns, dims) for a grid."
+            )
+        size = {name: float(parts[name]) for name in ("width", "height") if name in parts}
+        found = {name: np.asarray(parts[name], np.float32) for name in ("class_scores", "confidence") if name in parts}
+        boxes, normalised = parts.get("boxes"), self.normalised
+        if self.boxes is not None:
+            boxes = self._boxes_beside(Path(where))
+        if boxes is not None:
+            boxes = self._boxes(image_id, boxes)
+        elif features.ndim == 3:
+            boxes, normalised = grid_cells(*features.shape[:2]), True
+        features = features.reshape(-1, features.shape[-1])
+        return Regions(image_id, boxes=boxes, normalised=normalised, features=features, **found, **size)
+
+    def _boxes_beside(self, file: Path) -> np.ndarray | None:
+        """The boxes of the image of a file, from the folder beside; None where it has none."""
+        for suffix in (".npy", ".npz"):
+            other = (Path(str(self.boxes)) / file.relative_to(self.path)).with_suffix(suffix)
+            if other.is_file():
+                found = _read_arrays(str(other))
+                return found.get("boxes", found.get("features"))
+        return None
+
+
+def _read_arrays(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by our names, or that of an .npy, called `features`."""
+    if path.endswith(".npy"):
+        return {"features": load_array(path)}
+    refuse_special(path)
+    with reading(path), open_npz(path) as content:
+        names = {ours: next((name for name in theirs if name in content), None) for ours, theirs in NAMES.items()}
+        if names["features"] is None and len(content.files) == 1 and names["boxes"] is None:
+            names["features"] = content.files[0]
+        try:
+            return {ours: content[theirs] for ours, theirs in names.items() if theirs is not None}
+        except ValueError as error:
+            if "Object arrays" not in str(error):
+                raise
+            raise ValueError(pickled(path)) from error
+
+
+def grid_cells(rows: int, columns: int) -> np.ndarray:
+    """The boxes of a grid's cells as shares of the sides, row by row, float32 (rows * columns, 4)."""
+    top, left = np.mgrid[:rows, :columns].reshape(2, -1)
+    return np.stack([left / columns, top / rows, (left + 1) / columns, (top + 1) / rows], axis=1).astype(np.float32)

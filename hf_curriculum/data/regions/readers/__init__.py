@@ -1,1 +1,0 @@
-"""Readers of region files, one file per kind of file."""

@@ -1,7 +1,0 @@
-"""WSDDN: detectors learnt from the labels of whole images."""
-
-from __future__ import annotations
-
-from hf_curriculum.names import exports
-
-__all__, __getattr__, __dir__ = exports(__name__)

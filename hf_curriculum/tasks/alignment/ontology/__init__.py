@@ -1,0 +1,1 @@
+"""Ontologies of nouns, made from captions and objects."""

@@ -1,0 +1,1 @@
+"""Captioners on stored regions."""

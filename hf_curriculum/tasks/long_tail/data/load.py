@@ -1,0 +1,204 @@
+"""The entry point to labelled images of any format."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
+
+from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL, require_columns
+from hf_curriculum.config import kind_of, special_file
+from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
+from hf_curriculum.data.load import is_for_datasets, load_splits, source_roots
+from hf_curriculum.data.readers.columns import as_images, with_ids
+from hf_curriculum.data.readers.files import UNSPLIT, choose_split, validate_unused
+from hf_curriculum.data.readers.folder import locate_images
+from hf_curriculum.data.readers.outside_files import named_files, validate_inside
+from hf_curriculum.tasks.long_tail.data.classes import Classes, encode_labels
+from hf_curriculum.tasks.long_tail.data.sources import class_folders, find_column, is_iwildcam, read_files
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+def load_labelled(
+    source: str | Path | Dataset | DatasetDict,
+    *,
+    images: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    classes: Classes | None = None,
+    split: str | None = None,
+    check_images: bool = True,
+    unreadable_log: str | Path | None = None,
+    num_proc: int | None = None,
+    allow_outside: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    **load_dataset_options: Any,
+) -> Dataset | DatasetDict:
+    """Images with one class each, from any usual source, one row per image.
+
+    Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `label` (`ClassLabel`, the same
+    classes in every split), `image_id` (string) and what else the source holds.
+
+    Args:
+        source: a loaded data set, a name on the Hub, or a path: a folder of class folders, ImageNet-LT's lists, a
+            .csv, .tsv or .jsonl, iWildCam-WILDS v2, Parquet. `RULES` of `tasks.long_tail.data.sources` says what is
+            recognised, as does the error when nothing is.
+        images: the folder that the names in a list or table begin in; None: the file's own folder.
+        columns: our name -> theirs, `{"image": "img", "label": "fine_label", "image_id": "id"}`. Names left out are
+            looked for under their usual aliases. Without an image id, it is the file name (files) or a digest of the
+            image (data sets).
+        classes: the classes' names in the order of their numbers; a mapping from their numbers, or from the names in
+            the data (`{"n01440764": "tench"}`); or a file of either. None: as the data has them: the names of folders,
+            sorted names, or the numbers from 0 to the largest. Give the training data's where splits are loaded one
+            by one.
+        split: one split alone.
+        check_images: decode each image once now. Rows with unreadable ones are left out, counted in a warning and
+            named in a log. Verdicts are cached.
+        unreadable_log: where that log is written, rather than to the cache of `datasets`.
+        num_proc: processes that check images.
+        allow_outside: read images outside of the source's folder and of `images`, for a source that you trust.
+        max_pixels: images of more pixels are not decoded, and count as unreadable.
+        load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
+
+    Returns:
+        A `DatasetDict` where the source has splits and `split` names none, or else a `Dataset`.
+
+    Raises:
+        FileNotFoundError: the path, the folder of images or the file of classes does not exist, or holds none of the
+            images.
+        ValueError: nothing recognises the source, a column is missing, a class folder is empty, a label is outside of
+            the classes, an argument would have no effect, or no image can be read.
+        TypeError: the source is no data set, or a streamed one.
+
+    Example:
+        >>> import tempfile, PIL.Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     (folder / name).mkdir()
+        ...     PIL.Image.new("RGB", (8, 8)).save(folder / name / "1.png")
+        >>> data = load_labelled(folder)
+        >>> data.features["label"].names, data["image_id"][:]
+        (['cat', 'dog'], ['cat/1.png', 'dog/1.png'])
+        >>> train = load_labelled("ImageNet_LT_train.txt", images="ILSVRC2012")  # doctest: +SKIP
+        >>> wild = load_labelled("iwildcam_v2.0")  # train, val, test, id_val, id_test  # doctest: +SKIP
+    """
+    _validate_columns(columns)
+    path = Path(source) if isinstance(source, (str, Path)) else None
+    if path is not None and special_file(path) not in (None, "folder"):
+        raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of labelled images. Name another.")
+    if path is None and not isinstance(source, (Dataset, DatasetDict)):
+        raise TypeError(
+            f"`load_labelled` was given {kind_of(source)}, and a Dataset, a DatasetDict, a name or a path is needed. "
+            "A curriculum needs rows by number: load the data without `streaming=True`."
+        )
+    if path is not None and path.exists() and _is_files(path):
+        validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
+        splits = _load_files(path, images, columns, classes, split, allow_outside)
+    else:
+        loaded = load_splits(source, None, load_dataset_options, allow_outside=allow_outside)
+        splits = {name: _adopt(part, columns, images, path) for name, part in loaded.items()}
+        splits = choose_split(_as_class_labels(splits, classes, source), split)
+        roots = source_roots(path, images, load_dataset_options)
+        if roots and not allow_outside:
+            for part in splits.values():
+                validate_inside(named_files(part), roots, source)
+        splits = {name: with_ids(part) for name, part in splits.items()}
+    if check_images:
+        checking: dict[str, Any] = {"num_proc": num_proc, "max_pixels": max_pixels}
+        splits |= drop_unreadable_images(splits, log_path=unreadable_log, **checking)
+    else:
+        for part in splits.values():
+            refuse_special_files(part)
+    return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
+
+
+def _is_files(path: Path) -> bool:
+    """Whether a path is read here, and not by `datasets`."""
+    return not is_for_datasets(path) or (path.is_dir() and (is_iwildcam(path) or bool(class_folders(path))))
+
+
+def _load_files(
+    path: Path,
+    images: str | Path | None,
+    columns: Mapping[str, str] | None,
+    classes: Classes | None,
+    split: str | None,
+    allow_outside: bool,
+) -> dict[str, Dataset]:
+    """Split -> data set of files, with the images as paths."""
+    found = read_files(path, columns)
+    folder = found.folder if images is None else Path(images)
+    labels, feature = encode_labels(
+        {name: table[LABEL] for name, table in found.splits.items()}, classes, found.names, path
+    )
+    tables = {name: {**table, LABEL: labels[name]} for name, table in found.splits.items()}
+    splits = {}
+    for name, table in choose_split(tables, split).items():
+        files = [str(file) for file in table["file_name"]]
+        paths = locate_images(folder, files)
+        if not allow_outside:
+            validate_inside(paths, [path if path.is_dir() else path.parent, folder], path)
+        own = {key: values for key, values in table.items() if key not in ("file_name", IMAGE, IMAGE_ID)}
+        rows = Dataset.from_dict({IMAGE: paths, **own, IMAGE_ID: table.get(IMAGE_ID, files)})
+        rows = rows.cast_column(IMAGE, Image()).cast_column(LABEL, feature)
+        splits[name] = rows.cast_column(GUIDANCE, Value("float32")) if GUIDANCE in own else rows
+    return splits
+
+
+def _validate_columns(columns: Mapping[str, str] | None) -> None:
+    unknown = [name for name in columns or {} if name not in (IMAGE, LABEL, IMAGE_ID)]
+    if unknown:
+        raise ValueError(
+            f"`columns` has the keys {unknown}. It maps our names {[IMAGE, LABEL, IMAGE_ID]} to those of the data: "
+            f"columns={{'label': '{unknown[0]}'}} if `{unknown[0]}` holds the classes."
+        )
+
+
+def _adopt(
+    dataset: Dataset, columns: Mapping[str, str] | None, images: str | Path | None, path: Path | None
+) -> Dataset:
+    """A data set with its columns under our names; it may still lack `image_id`."""
+    dataset = dataset.with_format(None)
+    theirs = {name: find_column(dataset.column_names, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
+    wanted = [theirs[name] or (columns or {}).get(name, name) for name in (IMAGE, LABEL)]
+    require_columns(
+        dataset.column_names,
+        wanted,
+        reader="`load_labelled` reads them.",
+        remedy="Name yours: columns={'image': ..., 'label': ...}.",
+    )
+    renamed = {theirs[name]: name for name in (IMAGE, LABEL, IMAGE_ID) if theirs[name] not in (None, name)}
+    taken = [name for name in renamed.values() if name in dataset.column_names]
+    if taken:
+        raise ValueError(
+            f"The data has columns {taken} already, which {renamed} would overwrite. Remove or rename them first: "
+            f"dataset.remove_columns({taken})."
+        )
+    for name, ours in renamed.items():
+        logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", name, ours, ours)
+    dataset = dataset.rename_columns(renamed) if renamed else dataset
+    beside = None if path is None or not path.exists() else (path.parent if path.is_file() else path)
+    return as_images(dataset, None if images is None else Path(images), beside)
+
+
+def _as_class_labels(splits: Mapping[str, Dataset], classes: Classes | None, source: object) -> dict[str, Dataset]:
+    """The splits with one `ClassLabel` for all of them."""
+    found = {name: part.features[LABEL] for name, part in splits.items()}
+    first = next(iter(found.values()))
+    if classes is None and isinstance(first, ClassLabel) and all(one == first for one in found.values()):
+        return dict(splits)
+    if any(isinstance(one, ClassLabel) for one in found.values()) and any(one != first for one in found.values()):
+        raise ValueError(
+            f"`{LABEL}` has other classes in some splits than in others ({found}): one number would stand for several "
+            "classes. Load them one by one with the same `classes=`."
+        )
+    known = dict(enumerate(first.names)) if isinstance(first, ClassLabel) else {}
+    name = f"`{LABEL}` of {source}" if isinstance(source, (str, Path)) else f"`{LABEL}`"
+    labels, feature = encode_labels({split: part[LABEL][:] for split, part in splits.items()}, classes, known, name)
+    return {
+        split: part.remove_columns(LABEL).add_column(LABEL, labels[split]).cast_column(LABEL, feature)
+        for split, part in splits.items()
+    }

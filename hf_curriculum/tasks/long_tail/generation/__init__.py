@@ -1,0 +1,1 @@
+"""Images generated from others, level by level."""

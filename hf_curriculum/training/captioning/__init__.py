@@ -1,1 +1,0 @@
-"""Training captioners: schedules of the reference implementations, scheduled sampling, self-critical fine-tuning."""

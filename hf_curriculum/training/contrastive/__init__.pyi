@@ -1,2 +1,0 @@
-# Made by docs/update_tables.py from names.py.
-from hf_curriculum.training.contrastive.trainer import ContrastiveTrainer as ContrastiveTrainer

@@ -1,1 +1,0 @@
-# Made by docs/update_tables.py from names.py.
