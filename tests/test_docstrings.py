@@ -25,6 +25,9 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_its_examples_hold(name):
-    public = {name: getattr(hf_curriculum, name) for name in hf_curriculum.__all__}
+    packages = [hf_curriculum]
+    if name.startswith("hf_curriculum.tasks."):
+        packages.append(importlib.import_module(".".join(name.split(".")[:3])))
+    public = {name: getattr(package, name) for package in packages for name in package.__all__}
     module = importlib.import_module(name)
     assert doctest.testmod(module, extraglobs=public, optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0

@@ -77,6 +77,7 @@ def noun_recall(
     Example:
         >>> noun_recall(["a red ball and two boxes"], [{"ball", "box"}])
         array([0.5])
+        >>> from hf_curriculum.scorers.text.nouns import singular
         >>> noun_recall(["a red ball and two boxes"], [{"ball", "box"}], normalise=singular)
         array([1.])
     """

@@ -31,7 +31,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hf_curriculum.tasks.captioning.compare import bootstrap, draw_images
+from hf_curriculum.evaluation.comparison import draw_images
+from hf_curriculum.tasks.captioning.compare import bootstrap
 from hf_curriculum.tasks.captioning.metrics.cider import CiderD
 from hf_curriculum.tasks.captioning.metrics.metrics import VALUES, CaptionScores, reference_tokens
 from hf_curriculum.tasks.captioning.metrics.overlap import PreparedReferences, bleu_statistics, bleu_values

@@ -17,6 +17,7 @@ from tonics.evaluation import HELD_OUT
 
 from hf_curriculum import Study, curriculum_from, summarise
 from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.evaluation.comparison import Comparison
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures.growth import drawn_shares
 from hf_curriculum.reporting.inspection import images_of
@@ -27,7 +28,6 @@ from hf_curriculum.studies.study import StudyRun
 from hf_curriculum.tasks.alignment import compare_retrieval
 from hf_curriculum.tasks.alignment.figures import held_out_retrieval
 from hf_curriculum.tasks.alignment.ontology.ontology import ENTITY
-from hf_curriculum.tasks.alignment.retrieval.compare import RetrievalComparison
 from hf_curriculum.tasks.alignment.retrieval.suite import read_ranks
 
 _RECALLS = ("image_r1", "image_r5", "text_r1", "text_r5")
@@ -91,7 +91,7 @@ def try_command(run: Path, data_args: DataArguments, prepared: Prepared) -> list
 
 def compare_by_seed(
     runs: Sequence[Mapping[str, Any]], prepared: Prepared, folder: Path, resamples: int
-) -> dict[tuple[int, str], RetrievalComparison]:
+) -> dict[tuple[int, str], Comparison]:
     """For each seed with two arms or more and each test, all arms on the same resamples of the same images."""
     compared = {}
     for seed in dict.fromkeys(run["seed"] for run in runs):
@@ -119,7 +119,7 @@ def describe(run: Mapping[str, Any]) -> str:
 def write_report(
     runs: Sequence[Mapping[str, Any]],
     table: Any,
-    compared: Mapping[tuple[int, str], RetrievalComparison],
+    compared: Mapping[tuple[int, str], Comparison],
     prepared: Prepared,
     threshold: float | None,
     folder: Path,

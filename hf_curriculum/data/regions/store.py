@@ -47,7 +47,8 @@ class RegionStore(RegionSource):
         KeyError: an image that is not in it.
 
     Example:
-        >>> import os, tempfile
+        >>> import tempfile
+        >>> from hf_curriculum.data.regions.pack import pack_regions
         >>> folder = tempfile.mkdtemp()
         >>> np.savez(f"{folder}/9.npz", feat=np.ones((2, 4), np.float32))
         >>> store = pack_regions(folder, f"{folder}/store", progress=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hf_curriculum.rng import hash64, hash_below, mix64
+from hf_curriculum.evaluation.comparison import Comparison, differences, draw_images, validate_comparison
 from hf_curriculum.tasks.captioning.metrics.metrics import (
     VALUES,
     CaptionEvaluator,
@@ -18,93 +17,19 @@ from hf_curriculum.tasks.captioning.metrics.metrics import (
     values_of_sums,
 )
 
-SHORT = {
-    "bleu_4": "B@4",
-    "meteor": "M",
-    "cider": "C",
-    "spice": "S",
-    "rouge_l": "R",
-    "clip_score": "CLIP",
-    "ref_clip_score": "RefCLIP",
+TITLES = {
+    "bleu_1": "BLEU-1",
+    "bleu_2": "BLEU-2",
+    "bleu_3": "BLEU-3",
+    "bleu_4": "BLEU-4",
+    "meteor": "METEOR",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr-D",
+    "spice": "SPICE",
+    "clip_score": "CLIPScore",
+    "ref_clip_score": "RefCLIPScore",
 }
-"""The values of a table, and what the field's tables call them."""
-_STREAM = 0x626F6F74
-_NUMBERS = 1 << 21  # counts in memory at once
-_PRINTED = 5e-5  # half of the last digit of a value times 100
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How much one system is better than another by one metric.
-
-    Args:
-        metric: a name of a value in `VALUES`.
-        system: the one that should be better.
-        baseline: the one it is compared with.
-        difference: its value less the baseline's, on all images.
-        lower: of the interval of the difference over resamples.
-        upper: likewise.
-        p: two-sided: twice (k + 1) / (resamples + 1), at most 1; k resamples have no difference of this sign.
-    """
-
-    metric: str
-    system: str
-    baseline: str
-    difference: float
-    lower: float
-    upper: float
-    p: float
-
-
-@dataclass(frozen=True)
-class CaptionComparison:
-    """Values of each system and the differences of each pair; `print` shows them as a table, values times 100.
-
-    Args:
-        values: system → value's name → value on all images, in its natural unit.
-        differences: for each pair of systems (a later one against an earlier one) and each value.
-        images: how many.
-        resamples: how many.
-        seed: of the resamples.
-        confidence: of the intervals.
-        unavailable: metrics that could not be computed, and why.
-    """
-
-    values: dict[str, dict[str, float]]
-    differences: tuple[Difference, ...]
-    images: int
-    resamples: int
-    seed: int
-    confidence: float
-    unavailable: dict[str, str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain values for JSON."""
-        return {**asdict(self), "differences": [asdict(each) for each in self.differences]}
-
-    def __str__(self) -> str:
-        found = next(iter(self.values.values()))
-        names = [name for name in SHORT if name in found]
-        width = max(len(system) for system in self.values)
-        lines = [" " * width + "".join(f"{SHORT[name]:>9}" for name in names)]
-        for system, values in self.values.items():
-            lines.append(f"{system:<{width}}" + "".join(f"{100 * values[name]:>9.1f}" for name in names))
-        last = None
-        for each in self.differences:
-            if each.metric not in names:
-                continue
-            if (each.system, each.baseline) != last:
-                last = each.system, each.baseline
-                lines += ["", f"{each.system} - {each.baseline}"]
-            interval = f"[{100 * each.lower:+.2f}, {100 * each.upper:+.2f}]"
-            lines.append(f"  {SHORT[each.metric]:<8}{100 * each.difference:>+7.2f}  {interval:<18} p = {each.p:.3f}")
-        lines += [
-            "",
-            f"values x 100 on {self.images:,} images; {100 * self.confidence:g} % intervals of {self.resamples:,} "
-            f"paired resamples, seed {self.seed}; p is two-sided",
-        ]
-        lines += [f"{name} is left out: {reason}" for name, reason in self.unavailable.items()]
-        return "\n".join(lines)
+"""Every value as people write it, in the order of a table."""
 
 
 def compare_captions(
@@ -116,7 +41,7 @@ def compare_captions(
     seed: int = 0,
     confidence: float = 0.95,
     **options: Any,
-) -> CaptionComparison:
+) -> Comparison:
     """Compares the captions of several systems by all metrics, with intervals and p values of their differences.
 
     Images are drawn with replacement, the same for all systems, and each metric's corpus value is that of the images
@@ -147,11 +72,7 @@ def compare_captions(
         >>> round(found.differences[0].difference, 2), round(found.differences[0].p, 4)
         (0.5, 0.0198)
     """
-    if len(systems) < 2 or resamples < 1 or not 0 < confidence < 1:
-        raise ValueError(
-            f"{len(systems)} systems, `resamples={resamples}` and `confidence={confidence}` were given. A comparison "
-            "needs two or more systems, one or more resamples, and a confidence between 0 and 1, such as 0.95."
-        )
+    validate_comparison(systems, resamples, confidence)
     for given in systems.values():
         check_rows(range(len(given)) if isinstance(given, CaptionScores) else given, references)
     evaluate = CaptionEvaluator(references, metrics, **options)
@@ -168,34 +89,9 @@ def compare_captions(
     }
     drawn = bootstrap(scores, resamples, seed)
     values = {name: each.corpus for name, each in scores.items()}
-    return CaptionComparison(
-        values,
-        differences(*_without_smoothing(scores, values, drawn), confidence),
-        len(references),
-        resamples,
-        seed,
-        confidence,
-        evaluate.unavailable,
-    )
-
-
-def differences(
-    values: Mapping[str, Mapping[str, float]], drawn: Mapping[str, Mapping[str, np.ndarray]], confidence: float
-) -> tuple[Difference, ...]:
-    """The differences of each pair of systems, a later one against an earlier one."""
-    tails = [100 * (1 - confidence) / 2, 100 * (1 + confidence) / 2]
-    found = []
-    for baseline, system in combinations(values, 2):
-        for name in values[system]:
-            change = drawn[system][name] - drawn[baseline][name]  # (resamples,)
-            change[np.abs(change) < _PRINTED] = 0
-            lower, upper = map(float, np.nanpercentile(change, tails))
-            point = values[system][name] - values[baseline][name]
-            point = 0.0 if abs(point) < _PRINTED else point
-            against = min(np.sum(~(change > 0)), np.sum(~(change < 0)))
-            p = float(min(1, 2 * (against + 1) / (len(change) + 1))) if point else 1.0
-            found.append(Difference(name, system, baseline, point, lower, upper, p))
-    return tuple(found)
+    found = differences(*_without_smoothing(scores, values, drawn), confidence)
+    notes = tuple(f"{name} is left out: {reason}" for name, reason in evaluate.unavailable.items())
+    return Comparison(values, found, len(references), resamples, seed, confidence, notes, TITLES)
 
 
 def _without_smoothing(scores: Mapping[str, CaptionScores], values: Any, drawn: Any) -> tuple[Any, Any]:
@@ -207,18 +103,6 @@ def _without_smoothing(scores: Mapping[str, CaptionScores], values: Any, drawn: 
             for name in (name for name, number in zip(VALUES["bleu"], found, strict=True) if not number):
                 values[system][name], drawn[system][name] = 0.0, np.zeros_like(drawn[system][name])
     return values, drawn
-
-
-def draw_images(images: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """How often each image is in each resample, a few resamples at a time."""
-    together = max(1, _NUMBERS // images)
-    key = mix64(seed, _STREAM)
-    for start in range(0, resamples, together):
-        number = min(together, resamples - start)
-        places = np.arange(start * images, (start + number) * images)
-        rows = hash_below(hash64(places, key), images)
-        rows += np.repeat(np.arange(number) * images, images)
-        yield np.bincount(rows, minlength=number * images).reshape(number, images).astype(np.float64)
 
 
 def bootstrap(scores: Mapping[str, CaptionScores], resamples: int, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:

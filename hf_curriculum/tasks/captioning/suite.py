@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import parse_json, without_nan, write_atomically
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.markdown import plain, titled_tables
-from hf_curriculum.tasks.captioning.compare import CaptionComparison, compare_captions
+from hf_curriculum.tasks.captioning.compare import TITLES, compare_captions
 from hf_curriculum.tasks.captioning.metrics.cider import CiderD
 from hf_curriculum.tasks.captioning.metrics.metrics import METRICS, VALUES, CaptionEvaluator, CaptionScores, check_rows
 from hf_curriculum.tasks.captioning.metrics.tokens import tokenize_all
@@ -137,32 +138,10 @@ PER_IMAGE_FILE = "per_image.csv"
 """The value of every metric for every image."""
 DOMAIN = "domain"
 """The column that says which domain an image is of, as NoCaps has it."""
-TITLES = {
-    "bleu_1": "BLEU-1",
-    "bleu_2": "BLEU-2",
-    "bleu_3": "BLEU-3",
-    "bleu_4": "BLEU-4",
-    "meteor": "METEOR",
-    "rouge_l": "ROUGE-L",
-    "cider": "CIDEr-D",
-    "spice": "SPICE",
-    "clip_score": "CLIPScore",
-    "ref_clip_score": "RefCLIPScore",
-}
-"""Every value as people write it, in the order of a table."""
 _NO_CLIP = (
     "CLIPScore needs a CLIP, and none was named. Pass `clip=` (--clip), such as openai/clip-vit-base-patch32, which "
     "is then downloaded, or scenes_clip for the embedded scenes."
 )
-
-
-class CaptionTable(NamedTuple):
-    """A table of an evaluation: its title, its columns, its rows, and notes below it."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[tuple[str | None, ...]]
-    notes: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +174,7 @@ class CaptionEvaluation:
     scores: dict[str, CaptionScores]
     sets: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     by_set: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
-    comparison: CaptionComparison | None = None
+    comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -236,7 +215,7 @@ class CaptionEvaluation:
     def _markdown(self, *, for_terminals: bool) -> str:
         return titled_tables(self.tables(), for_terminals=for_terminals)
 
-    def tables(self) -> list[CaptionTable]:
+    def tables(self) -> list[ResultTable]:
         """The tables of an evaluation: values times 100, the first table without a title."""
         names = [name for name in TITLES if name in self.values]
         missing = [name for metric in self.unavailable for name in VALUES[metric]]
@@ -244,9 +223,9 @@ class CaptionEvaluation:
         rows = [(TITLES[name], *(_hundredfold(s.corpus.get(name)) for s in self.scores.values())) for name in shown]
         notes = [f"Values times 100 on {len(self.image_ids):,} images."]
         notes += [f"{TITLES[VALUES[metric][0]]} is missing: {reason}" for metric, reason in self.unavailable.items()]
-        found = [CaptionTable("", ["metric", *self.scores], rows, [*notes, *self.notes])]
+        found = [ResultTable("", ["metric", *self.scores], rows, [*notes, *self.notes])]
         if self.comparison is not None:
-            found.append(_differences(self.comparison))
+            found.append(self.comparison.table())
         for heading, sets in self.sets.items():
             rows = [
                 (name, f"{len(own):,}", system, *(_hundredfold(values[value]) for value in names))
@@ -255,7 +234,7 @@ class CaptionEvaluation:
             ]
             columns = [heading, "images", "system", *(TITLES[name] for name in names)]
             note = "CIDEr-D weighs words by the references of the set, and is 0 for a set of one image."
-            found.append(CaptionTable(f"By {heading}", columns, rows, [note] if "cider" in names else []))
+            found.append(ResultTable(f"By {heading}", columns, rows, [note] if "cider" in names else []))
         return found
 
     def write(self, folder: str | PathLike[str], about: Mapping[str, Any] | None = None) -> None:
@@ -479,28 +458,6 @@ class CaptionSuite:
 
 
 _EMPTY = "Beams prefer to end where a model is unsure: `--beams 1`, or more training, gives words."
-
-
-def _differences(found: CaptionComparison) -> CaptionTable:
-    """The table of differences between systems, pair by pair."""
-    pairs = list(dict.fromkeys((one.system, one.baseline) for one in found.differences))
-    titles = list(TITLES)
-    rows = [
-        (
-            TITLES[one.metric],
-            f"{one.system} - {one.baseline}",
-            f"{100 * one.difference:+.2f}",
-            f"{100 * one.lower:+.2f} to {100 * one.upper:+.2f}",
-            f"{one.p:.3f}",
-        )
-        for one in sorted(
-            found.differences,
-            key=lambda one: (pairs.index((one.system, one.baseline)), titles.index(one.metric)),
-        )
-    ]
-    note = f"{found.resamples:,} paired resamples of the images, seed {found.seed}; p is two-sided."
-    columns = ["metric", "systems", "difference", f"{100 * found.confidence:g} % interval", "p"]
-    return CaptionTable("Differences", columns, rows, [note])
 
 
 def write_captions(path: str | PathLike[str], image_ids: Sequence[str], captions: Sequence[str]) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
-from hf_curriculum.tasks.captioning.compare import Difference, differences, draw_images
+from hf_curriculum.evaluation.comparison import Comparison, differences, draw_images, validate_comparison
 from hf_curriculum.tasks.detection.boxes import (
     PredictedBoxes,
     Predictions,
@@ -22,56 +20,11 @@ from hf_curriculum.tasks.detection.boxes import (
 )
 from hf_curriculum.tasks.detection.metrics import MAX_BOXES, localised
 
+_TITLES = {"map_50": "mAP@0.5", "corloc": "CorLoc"}
 _RECALLS = np.linspace(0, 1, 101)
 """COCO's."""
 _NUMBERS = 1 << 22
 """Weights of boxes in memory at once."""
-
-
-@dataclass(frozen=True)
-class DetectionComparison:
-    """Values of each system and the differences of each pair; `print` shows them as a table, values times 100.
-
-    Args:
-        values: system → `map_50` and `corloc`, on all images.
-        differences: for each pair of systems (a later one against an earlier one) and each value.
-        images: how many.
-        max_boxes: boxes of a class in an image that are kept.
-        resamples: how many.
-        seed: of the resamples.
-        confidence: of the intervals.
-    """
-
-    values: dict[str, dict[str, float]]
-    differences: tuple[Difference, ...]
-    images: int
-    max_boxes: int
-    resamples: int
-    seed: int
-    confidence: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain values for JSON."""
-        return {**asdict(self), "differences": [asdict(each) for each in self.differences]}
-
-    def __str__(self) -> str:
-        width = max(len(system) for system in self.values)
-        lines = [f"{'':<{width}}{'map_50':>9}{'corloc':>9}"]
-        for system, found in self.values.items():
-            lines.append(f"{system:<{width}}{100 * found['map_50']:>9.1f}{100 * found['corloc']:>9.1f}")
-        lines.append("")
-        for each in self.differences:
-            interval = f"[{100 * each.lower:+.2f}, {100 * each.upper:+.2f}]"
-            lines.append(
-                f"{each.system} - {each.baseline}, {each.metric}: {100 * each.difference:+.2f} {interval} "
-                f"p = {each.p:.3f}"
-            )
-        lines.append(
-            f"values × 100 on {self.images:,} images, at most {self.max_boxes} boxes of a class in each; "
-            f"{self.resamples:,} paired resamples, seed {self.seed}: {100 * self.confidence:g} % intervals and "
-            "two-sided p"
-        )
-        return "\n".join(lines)
 
 
 def compare_detections(
@@ -84,7 +37,7 @@ def compare_detections(
     seed: int = 0,
     confidence: float = 0.95,
     field: str = "name",
-) -> DetectionComparison:
+) -> Comparison:
     """Compares detections of the same images by COCO's mAP@0.5 and CorLoc, with intervals of their differences.
 
     Images are drawn with replacement, the same for all systems, and both values are those of the images drawn.
@@ -112,11 +65,7 @@ def compare_detections(
         >>> found.values["ours"]["map_50"], found.differences[0].lower
         (1.0, 1.0)
     """
-    if len(systems) < 2 or resamples < 1 or not 0 < confidence < 1:
-        raise ValueError(
-            f"{len(systems)} systems, `resamples={resamples}` and `confidence={confidence}` were given. A comparison "
-            "needs two or more systems, one or more resamples, and a confidence between 0 and 1, such as 0.95."
-        )
+    validate_comparison(systems, resamples, confidence)
     names, drawn, values = check_class_names(class_names), {}, {}
     true = read_truths(truths, names, field)
     for system, predictions in systems.items():
@@ -129,9 +78,9 @@ def compare_detections(
         values[system] = {name: float(each[0]) for name, each in evaluate(np.ones((1, len(truths)))).items()}
         parts = [evaluate(counts) for counts in draw_images(len(truths), resamples, seed)]
         drawn[system] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return DetectionComparison(
-        values, differences(values, drawn, confidence), len(truths), max_boxes, resamples, seed, confidence
-    )
+    found = differences(values, drawn, confidence)
+    notes = (f"At most {max_boxes} boxes of a class in each image.",)
+    return Comparison(values, found, len(truths), resamples, seed, confidence, notes, _TITLES)
 
 
 class _Resampled:

@@ -33,8 +33,8 @@ def some_texts(generator, images, most=7):
 RANKS = RetrievalRanks(np.array([1, 2]), np.array([1, 2]), np.array([0, 1]))
 
 
-def compared(models=2, **options):
-    return compare_retrieval({str(number): RANKS for number in range(models)}, **{"resamples": 2, **options})
+def compared(systems=2, **options):
+    return compare_retrieval({str(number): RANKS for number in range(systems)}, **{"resamples": 2, **options})
 
 
 def within(classes=(("dog",), ("dog",)), **options):
@@ -44,7 +44,7 @@ def within(classes=(("dog",), ("dog",)), **options):
 @pytest.mark.parametrize(
     ("make", "name", "last", "beyond"),
     [
-        (compared, "models", 2, 1),
+        (compared, "systems", 2, 1),
         (within, "min_images", 2, 1),
         *((make, "resamples", 1, 0) for make in (compared, within)),
         *((make, "confidence", 0.01, 0) for make in (compared, within)),

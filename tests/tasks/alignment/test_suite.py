@@ -8,6 +8,7 @@ import pytest
 from datasets import Dataset
 
 from hf_curriculum import make_scenes
+from hf_curriculum.evaluation.comparison import draw_images
 from hf_curriculum.tasks.alignment import RetrievalSuite, clip_similarities, compare_retrieval, retrieval_metrics
 from hf_curriculum.tasks.alignment.retrieval.compare import RECALL_NAMES
 from hf_curriculum.tasks.alignment.retrieval.page import retrieval_report
@@ -15,7 +16,6 @@ from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, ScoreM
 from hf_curriculum.tasks.alignment.retrieval.score_captions import caption_scores, class_notes
 from hf_curriculum.tasks.alignment.retrieval.suite import PROTOCOLS, Protocol, read_ranks
 from hf_curriculum.tasks.alignment.retrieval.within_class import object_classes, rank_within_classes
-from hf_curriculum.tasks.captioning.compare import draw_images
 
 
 def pairs(counts):
@@ -97,7 +97,7 @@ def test_a_comparison_is_the_bootstrap_of_queries():
         against = min(np.sum(np.array(again) <= 5e-5), np.sum(np.array(again) >= -5e-5))
         assert each.p == min(1, 2 * (against + 1) / 31)
         assert each.difference == better.metrics()[each.metric] - random.metrics()[each.metric]
-    assert str(found).splitlines()[0].startswith("TOnICS - random  image R@1")
+    assert "| TOnICS - random | image R@1 | +" in str(found)
     assert len(found.to_dict()["differences"]) == 6
 
 
@@ -305,7 +305,7 @@ def test_errors_of_the_suite(tmp_path):
 
 def test_errors_of_comparisons_and_classes():
     one = some_ranks(0)
-    with pytest.raises(ValueError, match=r"1 models, `resamples=1000` and `confidence=0\.95` were given"):
+    with pytest.raises(ValueError, match=r"1 systems, `resamples=1000` and `confidence=0\.95` were given"):
         compare_retrieval({"a": one})
     with pytest.raises(ValueError, match="The ranks of 'b' are of other texts or images"):
         compare_retrieval({"a": one, "b": some_ranks(0, images=30)})

@@ -79,8 +79,8 @@ def test_differences_are_those_of_the_comparison():
     assert list(found.scores) == ["other", "ours"]
     one = next(each for each in expected.differences if each.metric == "cider")
     assert one.difference > 0  # the later system less the earlier: ours is the better one
-    assert f"| CIDEr-D | ours - other | {100 * one.difference:+.2f} |" in found.table.replace("\\-", "-")
-    assert "50 paired resamples of the images, seed 3" in found.table
+    assert f"| ours - other | CIDEr-D | {100 * one.difference:+.2f} |" in found.table.replace("\\-", "-")
+    assert "50 paired resamples of 12 images, seed 3" in found.table
 
 
 def test_a_system_does_not_win_against_itself():
@@ -95,8 +95,8 @@ def test_differences_stand_pair_by_pair():
     given = [dict(zip((str(100 + row) for row in range(12)), texts, strict=True)) for texts in (ours, other)]
     suite = CaptionSuite(data, ["cider", "bleu"], name="c", compare=dict(zip("ab", given, strict=True)), resamples=5)
     rows = suite(ours).tables()[1][2]
-    assert [row[1] for row in rows] == [pair for pair in ("b - a", "c - a", "c - b") for _ in range(5)]
-    assert [row[0] for row in rows[:5]] == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr-D"]
+    assert [row[0] for row in rows] == [pair for pair in ("b - a", "c - a", "c - b") for _ in range(5)]
+    assert [row[1] for row in rows[:5]] == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr-D"]
 
 
 @pytest.mark.parametrize("metrics", [COUNTED, ["cider"]])

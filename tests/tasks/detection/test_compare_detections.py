@@ -61,8 +61,8 @@ def test_a_comparison_says_what_was_compared():
     systems, truths = make_systems()
     found = compare_detections(systems, truths, NAMES, max_boxes=4, resamples=50)
     text = str(found)
-    assert "at most 4 boxes of a class in each" in text
-    assert "ours - baseline, map_50: +" in text
+    assert "At most 4 boxes of a class in each image." in text
+    assert "| ours - baseline | mAP@0.5 | +" in text
     assert found.to_dict()["values"] == found.values
     assert found == compare_detections(systems, truths, NAMES, max_boxes=4, resamples=50)
     same = compare_detections({"a": systems["ours"], "b": systems["ours"]}, truths, NAMES, resamples=20)

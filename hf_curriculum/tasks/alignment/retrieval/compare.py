@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from hf_curriculum.evaluation.comparison import Comparison, differences, draw_images, validate_comparison
 from hf_curriculum.tasks.alignment.retrieval.ranks import RECALLS, RetrievalRanks
-from hf_curriculum.tasks.captioning.compare import Difference, differences, draw_images
-from hf_curriculum.tasks.captioning.suite import CaptionTable
 
 TITLES = {
     "image_r1": "image R@1",
@@ -27,57 +24,9 @@ RECALL_NAMES = tuple(f"{way}_r{k}" for way in ("image", "text") for k in RECALLS
 """The metrics that are quotients of sums over images, in the order of `RetrievalRanks.statistics`."""
 
 
-@dataclass(frozen=True)
-class RetrievalComparison:
-    """The differences of each pair of models; `print` shows them as a table, recalls times 100.
-
-    Args:
-        differences: for each pair of models (a later one against an earlier one) and each recall.
-        images: how many.
-        resamples: how many.
-        seed: of the resamples.
-        confidence: of the intervals.
-    """
-
-    differences: tuple[Difference, ...]
-    images: int
-    resamples: int
-    seed: int
-    confidence: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain values for JSON."""
-        return {**asdict(self), "differences": [asdict(each) for each in self.differences]}
-
-    def table(self) -> CaptionTable:
-        """The differences as a table."""
-        rows = [
-            (
-                f"{each.system} - {each.baseline}",
-                TITLES[each.metric],
-                f"{100 * each.difference:+.2f}",
-                f"[{100 * each.lower:+.2f}, {100 * each.upper:+.2f}]",
-                f"{each.p:.3f}",
-            )
-            for each in self.differences
-        ]
-        note = (
-            f"Recalls times 100. Intervals and p values from {self.resamples:,} paired resamples of {self.images:,} "
-            f"images, seed {self.seed}; p is two-sided."
-        )
-        columns = ["models", "metric", "difference", f"{100 * self.confidence:g} % interval", "p"]
-        return CaptionTable("Differences", columns, rows, [note])
-
-    def __str__(self) -> str:
-        _, columns, rows, notes = self.table()
-        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([*map(str.rstrip, lines), *notes])
-
-
 def compare_retrieval(
     models: Mapping[str, RetrievalRanks], *, resamples: int = 1000, seed: int = 0, confidence: float = 0.95
-) -> RetrievalComparison:
+) -> Comparison:
     """Compares the recalls of several models, with intervals and p values of their differences.
 
     Images are drawn with replacement, each with its texts, the same for all models. Candidates stay all images: what
@@ -101,11 +50,7 @@ def compare_retrieval(
         >>> found.differences[0].metric, found.differences[0].difference, round(found.differences[0].p, 4)
         ('image_r1', 0.5, 0.0198)
     """
-    if len(models) < 2 or resamples < 1 or not 0 < confidence < 1:
-        raise ValueError(
-            f"{len(models)} models, `resamples={resamples}` and `confidence={confidence}` were given. A comparison "
-            "needs two or more models, one or more resamples, and a confidence between 0 and 1, such as 0.95."
-        )
+    validate_comparison(models, resamples, confidence)
     first = next(iter(models.values()))
     for name, ranks in models.items():
         if not np.array_equal(ranks.image_of_text, first.image_of_text) or len(ranks.text) != len(first.text):
@@ -116,7 +61,7 @@ def compare_retrieval(
     drawn = {name: _resampled(ranks, resamples, seed) for name, ranks in models.items()}
     values = {name: {metric: ranks.metrics()[metric] for metric in RECALL_NAMES} for name, ranks in models.items()}
     found = differences(values, drawn, confidence)
-    return RetrievalComparison(found, len(first.text), resamples, seed, confidence)
+    return Comparison(values, found, len(first.text), resamples, seed, confidence, titles=TITLES)
 
 
 def _resampled(ranks: RetrievalRanks, resamples: int, seed: int) -> dict[str, np.ndarray]:

@@ -16,11 +16,11 @@ import numpy as np
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import without_nan, write_atomically
 from hf_curriculum.data.grouping import one_row_per_image
+from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.markdown import titled_tables
-from hf_curriculum.tasks.alignment.retrieval.compare import TITLES, RetrievalComparison, compare_retrieval
+from hf_curriculum.tasks.alignment.retrieval.compare import TITLES, compare_retrieval
 from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, Similarities
 from hf_curriculum.tasks.alignment.retrieval.within_class import WithinClass, object_classes, rank_within_classes
-from hf_curriculum.tasks.captioning.suite import CaptionTable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -75,7 +75,7 @@ class RetrievalEvaluation:
 
     Example:
         >>> from datasets import Dataset
-        >>> from hf_curriculum.evaluation.retrieval import ScoreMatrix
+        >>> from hf_curriculum.tasks.alignment.retrieval.ranks import ScoreMatrix
         >>> rows = Dataset.from_dict({"image_id": ["1", "1", "2"], "caption": ["a dog", "one dog", "a cat"]})
         >>> found = RetrievalSuite(rows)(ScoreMatrix([[0.9, 0.1], [0.2, 0.3], [0.1, 0.8]]))
         >>> found.values["text_r1"], round(found.values["image_r1"], 2)
@@ -87,7 +87,7 @@ class RetrievalEvaluation:
     captions: list[str]
     ranks: dict[str, RetrievalRanks]
     within: WithinClass | None
-    comparison: RetrievalComparison | None
+    comparison: Comparison | None
     notes: tuple[str, ...]
     similarities: Similarities
 
@@ -116,7 +116,7 @@ class RetrievalEvaluation:
     def _markdown(self, *, for_terminals: bool) -> str:
         return titled_tables(self.tables(), for_terminals=for_terminals)
 
-    def tables(self) -> list[CaptionTable]:
+    def tables(self) -> list[ResultTable]:
         """The tables of an evaluation: recalls times 100, the first table without a title."""
         values = {name: ranks.metrics() for name, ranks in self.ranks.items()}
         rows = [
@@ -127,7 +127,7 @@ class RetrievalEvaluation:
             f"Recalls times 100, {len(self.captions):,} captions of {len(self.image_ids):,} images. A tie counts "
             "against the model."
         )
-        found = [CaptionTable("", ["metric", *values], rows, [about, *self.notes])]
+        found = [ResultTable("", ["metric", *values], rows, [about, *self.notes])]
         if self.comparison is not None:
             found.append(self.comparison.table())
         if self.within is not None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf_curriculum.columns import CAPTION
+from hf_curriculum.evaluation.comparison import ResultTable, draw_images
 from hf_curriculum.evaluation.nouns import OBJECTS
 from hf_curriculum.scorers.text.nouns import singular
 from hf_curriculum.tasks.alignment.retrieval.compare import RECALL_NAMES, TITLES
 from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, Similarities
-from hf_curriculum.tasks.captioning.compare import draw_images
-from hf_curriculum.tasks.captioning.suite import CaptionTable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -62,7 +61,7 @@ class WithinClass:
         }
         return {"mean": _plain(self.mean), "classes": classes, "left_out": dict(self.left_out)}
 
-    def table(self) -> CaptionTable:
+    def table(self) -> ResultTable:
         """A row per class, the mean first: image and text R@1 with intervals, times 100."""
         shown = ("image_r1", "text_r1")
         rows = [("mean of classes", "", "", *(_shown(self.mean[name]) for name in shown))]
@@ -81,7 +80,7 @@ class WithinClass:
         )
         if self.left_out:
             note += f" Left out: {len(self.left_out):,} classes of too few images."
-        return CaptionTable("Within classes", ["class", "images", "texts", *(TITLES[n] for n in shown)], rows, [note])
+        return ResultTable("Within classes", ["class", "images", "texts", *(TITLES[n] for n in shown)], rows, [note])
 
 
 def rank_within_classes(
@@ -114,7 +113,7 @@ def rank_within_classes(
     Source: TOnICS, §1 and §3 (a minibatch of one object is the harder task; here it is the candidates that share it).
 
     Example:
-        >>> from hf_curriculum.evaluation.retrieval import ScoreMatrix
+        >>> from hf_curriculum.tasks.alignment.retrieval.ranks import ScoreMatrix
         >>> scores = ScoreMatrix([[3, 1, 9], [2, 1, 9], [1, 1, 2]])  # the cat's image is everybody's favourite
         >>> found = rank_within_classes(scores, [0, 1, 2], [["dog"], ["dog"], ["cat"]], min_images=2)
         >>> found.recalls["dog"]["image_r1"].value, sorted(found.left_out)
