@@ -113,7 +113,7 @@ TASKS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "detection": {
         "data.proposals": ("SelectiveSearch", "StoredProposals", "proposal_recall"),
-        "tasks.detection.add_detections": ("add_detections",),
+        "tasks.detection.detect": ("add_detections",),
         "tasks.detection.boxes": ("draw_boxes",),
         "tasks.detection.build": ("new_detector",),
         "tasks.detection.collator": ("DetectionCollator", "constant_loss"),
@@ -282,6 +282,45 @@ MODELS = LazyTable(
     }
 )
 """Model classes by name."""
+
+
+COMMANDS = {
+    "score": "cli.score:score_command",
+    "features": "cli.features:features_command",
+    "generate": "tasks.long_tail.cli:generate_command",
+    "propose": "tasks.detection.cli:propose_command",
+    "ontology": "tasks.alignment.cli:ontology_command",
+    "inspect": "cli.inspect:inspect_command",
+    "plan": "cli.plan:plan_command",
+    "train": "cli.train:train_command",
+    "recipe": "cli.recipe:recipe_command",
+    "report": "cli.report:report_command",
+    "caption": "tasks.captioning.cli:caption_command",
+    "detect": "tasks.detection.cli:detect_command",
+    "evaluate": "cli.evaluate:evaluate_command",
+    "push": "cli.push:push_command",
+}
+"""The commands of `hf-curriculum`, in the order of its help, and the function behind each."""
+
+
+AUTO_CLASSES = {
+    "transformers.models.auto.configuration_auto": (
+        *("models.git.config", "models.flamingo.config"),
+        *("tasks.captioning.models.config", "tasks.alignment.config", "tasks.detection.config"),
+    ),
+    "transformers.models.auto.image_processing_auto": ("data.regions.processor", "tasks.detection.image_processing"),
+}
+"""Module of an Auto class → our modules that register what it makes."""
+
+
+SUITES = LazyTable(
+    {
+        "babylm": "tasks.babylm.cli:evaluate_benchmarks",
+        "captions": "tasks.captioning.cli:evaluate_captions",
+        "retrieval": "tasks.alignment.cli:evaluate_retrieval",
+    }
+)
+"""What `hf-curriculum evaluate --suite NAME` calls."""
 
 
 def homes(package: str) -> dict[str, str]:

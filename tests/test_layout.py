@@ -14,7 +14,7 @@ import hf_curriculum
 
 ROOT = Path(hf_curriculum.__file__).parent
 ORDER = [
-    *("names", "columns", "rng", "config", "markdown", "views", "provenance", "fingerprint"),
+    *("names", "auto_classes", "columns", "rng", "config", "markdown", "views", "provenance", "fingerprint"),
     *("parts", "data", "scored_data", "scenes", "models", "scorers", "scoring"),
     *("planning", "curricula", "streaming"),
     *("evaluation", "reporting", "hub", "training", "studies", "cli"),

@@ -254,7 +254,8 @@ def ways_in():
 
 
 def commands(group, before=()):
-    for name, command in group.commands.items():
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
         if hasattr(command, "commands"):
             yield from commands(command, (*before, name))
         else:

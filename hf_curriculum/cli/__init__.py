@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 try:
-    from typing import Annotated
+    from importlib import import_module
+    from typing import Annotated, Any
 
     import typer
+    from typer.core import TyperGroup
 
     from hf_curriculum import __version__
     from hf_curriculum.cli.common import AsJson, say
-    from hf_curriculum.cli.evaluate import evaluate_command
-    from hf_curriculum.cli.features import features_command
-    from hf_curriculum.cli.inspect import inspect_command
-    from hf_curriculum.cli.plan import plan_command
-    from hf_curriculum.cli.push import push_command
-    from hf_curriculum.cli.recipe import recipe_command
-    from hf_curriculum.cli.report import report_command
-    from hf_curriculum.cli.score import score_command
-    from hf_curriculum.cli.train import TrainCommand, train_command
-    from hf_curriculum.tasks.alignment.cli import ontology_command
-    from hf_curriculum.tasks.captioning.cli import caption_command
-    from hf_curriculum.tasks.detection.cli import detect_command, propose_command
-    from hf_curriculum.tasks.long_tail.cli import generate_command
+    from hf_curriculum.names import COMMANDS
 except KeyboardInterrupt:  # Ctrl-C before the command has begun: the status of one that ends later, and no traceback
     raise SystemExit(130) from None
 
+
+class Commands(TyperGroup):
+    """The commands of `COMMANDS`, each imported when it is called, or when all are listed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *(name for name in COMMANDS if name not in self.commands)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            module, _, function = COMMANDS[cmd_name].partition(":")
+            callback = getattr(import_module(f"hf_curriculum.{module}"), function)
+            alone = typer.Typer(add_completion=False)
+            alone.command(cmd_name, **getattr(callback, "options", {}))(callback)
+            self.commands[cmd_name] = typer.main.get_command(alone)
+        return super().get_command(ctx, cmd_name)
+
+
 app: typer.Typer = typer.Typer(
+    cls=Commands,
     help="Curriculum learning for image-text data.\n\n"
     "From a folder of images with captions.csv in it (file_name,caption) to a trained model:\n\n"
     "1. hf-curriculum score photos scored --scorer noun_count --per-image max\n\n"
@@ -63,22 +71,3 @@ def options(
 def version(as_json: AsJson = False) -> None:
     """Print the version."""
     say(__version__, {"version": __version__}, as_json)
-
-
-app.command("score")(score_command)
-app.command("features")(features_command)
-app.command("generate")(generate_command)
-app.command("propose")(propose_command)
-app.command("ontology")(ontology_command)
-app.command("inspect")(inspect_command)
-app.command("plan")(plan_command)
-app.command("train", cls=TrainCommand, context_settings={"allow_extra_args": True})(train_command)
-app.command(
-    "recipe",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
-)(recipe_command)
-app.command("report")(report_command)
-app.command("caption")(caption_command)
-app.command("detect")(detect_command)
-app.command("evaluate")(evaluate_command)
-app.command("push")(push_command)

@@ -16,7 +16,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -25,7 +25,6 @@ import typer
 from hf_curriculum.config import parse_json, without_nan
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA, SCORERS
-from hf_curriculum.tasks.captioning.metrics.jars import JavaError
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -214,7 +213,7 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except BrokenPipeError:  # the reader of our output, such as `head`, has ended: typer ends quietly
             raise
-        except (ValueError, OSError, ImportError, JavaError) as error:
+        except (ValueError, OSError, ImportError) as error:
             fail(error)
 
     return run
@@ -294,3 +293,66 @@ Split = Annotated[str, typer.Option(help="Which split, where there are several."
 Epochs = Annotated[
     float | None, typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero)
 ]
+
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+"""Files of a folder that are taken for images; a file that is named is read whatever its name."""
+
+
+def image_files(given: Iterable[Path], ids: bool) -> Iterator[Path]:
+    """The files that are named, and the images of the folders; with `ids`, names of no file too."""
+    for path in given:
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+            if not inside:
+                raise ValueError(
+                    f"The folder {path} holds no image ({', '.join(IMAGE_SUFFIXES)}). Name files, or another."
+                )
+            yield from inside
+        elif ids or path.exists():
+            yield path
+        else:
+            raise ValueError(f"There is no image {path}. Name a file, or a folder of images.")
+
+
+def read_image(file: Path) -> tuple[Any, str | None]:
+    """An image, or why there is none."""
+    from hf_curriculum.data.images import UnreadableImageError, to_rgb
+
+    if not file.is_file():  # a pipe would be waited for
+        return None, f"{file} is no file."
+    try:
+        return to_rgb(file), None
+    except UnreadableImageError as error:
+        return None, str(error)
+
+
+def load_rows(
+    data: str, split: str | None, images: str | None, *, read: bool, shown: bool
+) -> tuple[Dataset, str | None]:
+    """The rows of a split, without those whose images cannot be read, where they are read; and the split's name."""
+    from datasets import Dataset
+
+    from hf_curriculum.columns import IMAGE
+    from hf_curriculum.data.images import drop_unreadable_images
+    from hf_curriculum.data.load import load_captioned
+    from hf_curriculum.scored_data import FILE_NAME
+
+    if (Path(data) / FILE_NAME).is_file():
+        loaded = load_complete(Path(data))
+    else:  # images are looked at once it is known which split is wanted
+        wanted = images if images is not None or read or shown else False
+        loaded = load_captioned(data, images=wanted, check_images=False)
+    if isinstance(loaded, Dataset):
+        if split not in (None, str(loaded.split)):
+            raise typer.BadParameter(f"{data} has no splits, and so not {split!r}.", param_hint="--split")
+        rows = loaded
+    else:
+        split = split or "test"
+        if split not in loaded:
+            found = f"{data} has the splits {list(loaded)}, and not {split!r}."
+            raise typer.BadParameter(found, param_hint="--split")
+        rows = loaded[split]
+    if read and IMAGE in rows.column_names:
+        (rows,) = drop_unreadable_images({str(split): rows}).values()
+    return rows, split

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from hf_curriculum import __version__
-from hf_curriculum.cli.common import AsJson, model_of, name_of, named_paths, note, plainly
-from hf_curriculum.tasks.alignment.cli import evaluate_retrieval, load_rows
-from hf_curriculum.tasks.captioning.cli import load_for_captions
-
-if TYPE_CHECKING:
-    from hf_curriculum.tasks.babylm.suite import SuiteResult
-    from hf_curriculum.tasks.captioning.suite import CaptionEvaluation, CaptionSuite
+from hf_curriculum.cli.common import AsJson, note, plainly
+from hf_curriculum.names import SUITES
 
 _Model = Annotated[
     str,
@@ -88,6 +81,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """The options that have an effect with each suite, beside those in `_COMMON`."""
 
+_KEPT = {"babylm": "predictions", "captions": "captions", "retrieval": "ranks"}
+
 
 @plainly
 def evaluate_command(
@@ -127,110 +122,9 @@ def evaluate_command(
         if value and name not in (*_COMMON, *_OPTIONS[suite]):
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"It has no effect with `--suite {suite}`. Leave it out.", param_hint=option)
-    evaluate, kept = {
-        "babylm": (_evaluate_benchmarks, "predictions"),
-        "captions": (_evaluate_captions, "captions"),
-        "retrieval": (evaluate_retrieval, "ranks"),
-    }[suite]
+    evaluate = SUITES[suite]
     own = {name: ctx.params[name] for name in _OPTIONS[suite]}
     shared = {"output": output, "batch_size": batch_size, "limit": limit, "progress": not as_json}
     table = evaluate(model, data, **shared, **own).table
     typer.echo((output / "results.json").read_text(encoding="utf-8") if as_json else table)
-    note(f"tables and {kept} in {output}")
-
-
-def _evaluate_benchmarks(
-    model: str,
-    data: str | None,
-    *,
-    output: Path,
-    task: Sequence[str] | None,
-    batch_size: int,
-    limit: int | None,
-    progress: bool,
-) -> SuiteResult:
-    """What `--suite babylm` does."""
-    from hf_curriculum.tasks.babylm.suite import evaluate_pretrained
-
-    options = {"tasks": task or None, "batch_size": batch_size, "limit": limit, "progress": progress}
-    return evaluate_pretrained(model_of(model), "babylm", output_dir=output, data_dir=data, **options)
-
-
-def _evaluate_captions(
-    model: str,
-    data: str | None,
-    *,
-    output: Path,
-    split: str | None,
-    images: str | None,
-    features: Path | None,
-    beams: int | None,
-    max_new_tokens: int | None,
-    metrics: Sequence[str] | None,
-    clip: str | None,
-    compare: Sequence[str] | None,
-    difficulty_from: Path | None,
-    html: Path | None,
-    batch_size: int,
-    limit: int | None,
-    progress: bool,
-) -> CaptionEvaluation:
-    """What `--suite captions` does."""
-    from hf_curriculum.tasks.captioning.page import caption_report
-    from hf_curriculum.tasks.captioning.suite import CaptionSuite, read_captions, write_captions
-
-    if data is None:
-        raise typer.BadParameter("Captions are compared with those of a data set. Name one.", param_hint="--data")
-    written = read_captions(model) if Path(model).is_file() else None
-    if written is not None and (features or beams or max_new_tokens):
-        raise typer.BadParameter(
-            f"{model} holds captions, and none are generated: --features, --beams and --max-new-tokens have no "
-            "effect. Leave them out, or name a model."
-        )
-    sees = features is None and written is None
-    rows, split = load_rows(data, split, images, read=sees or clip is not None, shown=html is not None)
-    others = named_paths(compare or (), "--compare")
-    given = {
-        "name": name_of(Path(model)),
-        "clip": clip,
-        "compare": others,
-        "difficulty": difficulty_from,
-        "limit": limit,
-    }
-    suite = CaptionSuite(rows, metrics or "all", **given)
-    about: dict[str, Any] = {
-        "version": __version__,
-        "model": model,
-        "data": data,
-        "split": split,
-    }
-    if written is None:
-        settings = {"num_beams": beams or 5, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
-        captions = _generate(suite, model, features, settings, progress=progress)
-        write_captions(output / "captions.json", suite.image_ids, captions)  # before METEOR and SPICE, which take long
-        about |= {"features": features and str(features), **settings}
-    else:
-        captions = suite.captions_of(model, written)
-    found = suite(captions)
-    found.write(output, about)
-    if html is not None:
-        note(f"page: {caption_report(found, suite.images, f'Captions of {data}').write(html)}")
-    return found
-
-
-def _generate(
-    suite: CaptionSuite, model: str, features: Path | None, settings: dict[str, Any], *, progress: bool
-) -> list[str]:
-    """A caption for each image of the suite; `settings` gets the tokens of a caption that the model's own name."""
-    from hf_curriculum.evaluation.generate import generate_captions
-
-    captioner, processor = load_for_captions(model, features)
-    if features is not None:
-        store = processor.image_inputs.store
-        missing = [image_id for image_id in suite.image_ids if image_id not in store]
-        if missing:
-            raise ValueError(
-                f"{features} holds nothing of {len(missing):,} of the {len(suite.image_ids):,} images, the first "
-                f"{missing[0]!r}. A caption is wanted for each of them. Add their features, or name another split."
-            )
-    return generate_captions(captioner, suite.images, processor, progress=progress, **settings)
+    note(f"tables and {_KEPT[suite]} in {output}")

@@ -38,3 +38,8 @@ def recipe_command(
     sys.path.insert(0, str(script.parent))
     sys.argv = [str(script), *context.args]
     runpy.run_path(str(script), run_name="__main__")
+
+
+recipe_command.options = {  # type: ignore[attr-defined]
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+}

@@ -205,6 +205,9 @@ def train_command(
         suggest("caption", output / "model", *_to_caption(output, data, features))
 
 
+train_command.options = {"cls": TrainCommand, "context_settings": {"allow_extra_args": True}}  # type: ignore[attr-defined]
+
+
 def training_arguments(
     context: typer.Context, *, output_dir: str, batch_size: int, resume: bool, **given: Any
 ) -> CurriculumTrainingArguments:

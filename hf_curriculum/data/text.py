@@ -241,7 +241,7 @@ def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: st
     schema = pa.schema({INPUT_IDS: pa.list_(kind)})
     vocabulary = digest(tokenizer.backend_tokenizer.to_str(), size=12)
     facts = ["blocks", 1, dataset._fingerprint, column, vocabulary, size]
-    blocks = cached_arrow(facts, lambda: _batches(dataset, tokenizer, size, column, kind), schema)
+    blocks = cached_arrow(facts, lambda: _block_batches(dataset, tokenizer, size, column, kind), schema)
     if not len(blocks):
         raise ValueError(
             f"The {len(dataset):,} texts have fewer than {size} tokens in all, so they fill no block. Give more "
@@ -250,7 +250,9 @@ def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: st
     return blocks
 
 
-def _batches(dataset: Dataset, tokenizer: Any, size: int, column: str, kind: pa.DataType) -> Iterator[pa.RecordBatch]:
+def _block_batches(
+    dataset: Dataset, tokenizer: Any, size: int, column: str, kind: pa.DataType
+) -> Iterator[pa.RecordBatch]:
     pending, held = [], 0
     for batch in dataset.select_columns([column]).iter(_LINES):
         ids = tokenizer(batch[column], add_special_tokens=True, return_attention_mask=False)[INPUT_IDS]

@@ -209,6 +209,8 @@ _CAPTION_OF_REGIONS = (
     _PRINT,
 )
 """The same where the image processor gives what the model reads: regions of a known detector, or pixels."""
+_STORE_IMPORTS = """from hf_curriculum.data.image_inputs import RegionInputs
+from hf_curriculum.data.regions.open import open_regions"""
 _CAPTION_OF_STORE = (
     "",
     'regions = RegionInputs.for_model(open_regions("store"), processor.image_processor)  # of the same detector',
@@ -249,7 +251,7 @@ def _code(model: Mapping[str, Any], images: Mapping[str, Any] | None) -> str:
         lines += _DETECT
     if auto == "AutoModelForImageTextToText" and model["processor"] == "AutoProcessor":
         stored = images is not None and images["reads"] == "region_features" and not images.get("detector")
-        needed = "from hf_curriculum import RegionInputs, open_regions" if stored else "from PIL import Image"
+        needed = _STORE_IMPORTS if stored else "from PIL import Image"
         lines.insert(lines.index(""), needed)
         lines += _CAPTION if images is None else _CAPTION_OF_STORE if stored else _CAPTION_OF_REGIONS
     return "\n".join(lines)

@@ -61,13 +61,8 @@ class BucketScores:
             start, stop = stop, min(stop + bucket.rows, self.num_scored)
             if start == stop:
                 continue
-            if index.quantiles is None:
-                ends = [bucket.lowest, bucket.highest]
-                positions.append(np.array([start, stop - 1]))
-                values.append(np.array(ends if index.easy == "low" else ends[::-1]))
-            else:
-                positions.append(quantile_positions(start, stop))
-                values.append(np.array(index.quantiles[number]))
+            positions.append(quantile_positions(start, stop))
+            values.append(np.array(index.quantiles[number]))
             mark = index.thresholds[number] if number < len(index.thresholds) else None
             if mark is not None:  # as float32 the hardest score may exceed a threshold that it equals
                 values[-1] = (np.minimum if index.easy == "low" else np.maximum)(values[-1], mark)

@@ -62,7 +62,7 @@ class StopWhenDiverged(TrainerCallback):
 
     Args:
         constant_loss: the final training loss, averaged over the last tenth of the steps, has to be below it:
-            `hf_curriculum.training.detection.constant_loss(train)` for detectors. By default it is not looked at.
+            `hf_curriculum.tasks.detection.constant_loss(train)` for detectors. By default it is not looked at.
 
     Raises:
         Diverged: (from training) a loss is not finite, or the final training loss is not below `constant_loss`.

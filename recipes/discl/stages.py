@@ -29,6 +29,7 @@ from hf_curriculum.columns import GUIDANCE, HARD
 from hf_curriculum.config import digest
 from hf_curriculum.names import SCORERS
 from hf_curriculum.provenance import numeric_column, read_column
+from hf_curriculum.scorers.visual.class_probability import validate_prompt_names
 from hf_curriculum.studies.recipe import RunLines, resume_point
 from hf_curriculum.tasks.long_tail import (
     LabelCollator,
@@ -40,7 +41,6 @@ from hf_curriculum.tasks.long_tail import (
     load_prompts,
     mark_hard,
 )
-from hf_curriculum.tasks.long_tail.data.classes import validate_prompt_names
 from hf_curriculum.tasks.long_tail.generation.generate import FILE, validate_pair_scorer
 from hf_curriculum.tasks.long_tail.generation.pixel_diffusion import import_diffusers
 

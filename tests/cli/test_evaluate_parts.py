@@ -28,15 +28,15 @@ def suite():
 
 @pytest.mark.parametrize("aligner", [True, False])
 def test_retrieval(replaced, suite, tmp_path, aligner):
-    replaced("cli.retrieval", "is_aligner", aligner)
-    ontology = replaced("cli.retrieval", "find_ontology", "the ontology" if aligner else None)
-    replaced("cli.retrieval", "_check")
-    rows = replaced("cli.retrieval", "load_rows", ("rows", "dev"))
-    made = replaced("evaluation.retrieval.suite", "RetrievalSuite", suite)
-    replaced("evaluation.retrieval.nouns", "caption_classes", "classes")
-    replaced("evaluation.retrieval.nouns", "class_notes", "notes")
-    page = replaced("reporting.retrieval_page", "retrieval_report", SimpleNamespace(write=StandIn("page.html")))
-    by_clip, by_regions = (replaced("cli.retrieval", name, Found()) for name in ("_with_clip", "_with_aligner"))
+    replaced("tasks.alignment.cli", "is_aligner", aligner)
+    ontology = replaced("tasks.alignment.cli", "find_ontology", "the ontology" if aligner else None)
+    replaced("tasks.alignment.cli", "_check")
+    rows = replaced("tasks.alignment.cli", "load_rows", ("rows", "dev"))
+    made = replaced("tasks.alignment.retrieval.suite", "RetrievalSuite", suite)
+    replaced("tasks.alignment.retrieval.score_captions", "caption_classes", "classes")
+    replaced("tasks.alignment.retrieval.score_captions", "class_notes", "notes")
+    page = replaced("tasks.alignment.retrieval.page", "retrieval_report", SimpleNamespace(write=StandIn("page.html")))
+    by_clip, by_regions = (replaced("tasks.alignment.cli", name, Found()) for name in ("_with_clip", "_with_aligner"))
     (tmp_path / "results.json").touch()
     words = ["evaluate", "me/m", "--suite", "retrieval", "--data", "d", "--output", tmp_path, "--batch-size", 3]
     done(*words)
@@ -80,7 +80,7 @@ def test_a_clip_needs_images_and_gets_them_in_batches(replaced, suite):
         _with_clip(suite, "me/m", 3)
     suite.images = suite.images.add_column("image", ["pixels"])
     clip = replaced("scorers.alignment.clip", "CLIPSimilarity", "the clip")
-    cosines = replaced("evaluation.retrieval.score_captions", "clip_similarities", "cosines")
+    cosines = replaced("tasks.alignment.retrieval.score_captions", "clip_similarities", "cosines")
     assert _with_clip(suite, "me/m", 3) is suite.gives
     assert clip.calls == [(("me/m",), {"batch_size": 3})]
     [((captions, images, scorer), _)] = cosines.calls
@@ -89,12 +89,12 @@ def test_a_clip_needs_images_and_gets_them_in_batches(replaced, suite):
 
 
 def test_captions(replaced, suite, tmp_path):
-    rows = replaced("cli.evaluate", "load_rows", ("rows", "dev"))
-    made = replaced("evaluation.caption_suite", "CaptionSuite", suite)
-    replaced("evaluation.caption_suite", "read_captions", "what was read")
-    write = replaced("evaluation.caption_suite", "write_captions")
-    page = replaced("reporting.caption_page", "caption_report", SimpleNamespace(write=StandIn("page.html")))
-    generate = replaced("cli.evaluate", "_generate", ["a caption"])
+    rows = replaced("tasks.captioning.cli", "load_rows", ("rows", "dev"))
+    made = replaced("tasks.captioning.suite", "CaptionSuite", suite)
+    replaced("tasks.captioning.suite", "read_captions", "what was read")
+    write = replaced("tasks.captioning.suite", "write_captions")
+    page = replaced("tasks.captioning.page", "caption_report", SimpleNamespace(write=StandIn("page.html")))
+    generate = replaced("tasks.captioning.cli", "_generate", ["a caption"])
     words = ["evaluate", "me/m", "--suite", "captions", "--data", "d", "--output", tmp_path]
     done(*words)
     more = ["--beams", 2, "--max-new-tokens", 7, "--batch-size", 3, "--features", "store", "--clip", "a/clip"]

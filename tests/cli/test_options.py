@@ -22,6 +22,7 @@ from typed_commands import StandIn, done, result, said
 from hf_curriculum import CaptionLength, add_scores, save_scored
 from hf_curriculum.cli import common
 from hf_curriculum.hub.push import PushContents
+from hf_curriculum.names import SUITES
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 
 
@@ -223,7 +224,7 @@ def test_caption_with_every_option_and_without(replaced, tmp_path, monkeypatch):
     for number in range(3):
         files.append(tmp_path / f"{number}.png")
         Image.new("RGB", (4 + number, 4)).save(files[-1])
-    load = replaced("cli.caption", "load_for_captions", ("model", "processor"))
+    load = replaced("tasks.captioning.cli", "load_for_captions", ("model", "processor"))
     calls = []
 
     def write(model, images, processor, **options):
@@ -250,7 +251,7 @@ def test_evaluate_benchmarks_with_every_option_and_without(replaced, tmp_path):
     class Found:
         table = "the table"
 
-    evaluate = replaced("evaluation.babylm.load", "evaluate_pretrained", Found)
+    evaluate = replaced("tasks.babylm.suite", "evaluate_pretrained", Found)
     (tmp_path / "results.json").write_text('{"blimp": 1}')
     found = done("evaluate", "me/model", "--output", tmp_path)
     assert (found.stdout, found.stderr) == ("the table\n", f"tables and predictions in {tmp_path}\n")
@@ -267,9 +268,10 @@ def test_evaluate_benchmarks_with_every_option_and_without(replaced, tmp_path):
     assert (odd.exit_code, "It has no effect with `--suite babylm`" in said(odd)) == (2, True)
 
 
-@pytest.mark.parametrize(("suite", "place"), [("captions", "_evaluate_captions"), ("retrieval", "evaluate_retrieval")])
-def test_evaluate_on_data_passes_every_option_on(replaced, tmp_path, suite, place):
-    evaluate = replaced("cli.evaluate", place, SimpleNamespace(table="the table"))
+@pytest.mark.parametrize("suite", ["captions", "retrieval"])
+def test_evaluate_on_data_passes_every_option_on(monkeypatch, tmp_path, suite):
+    evaluate = StandIn(SimpleNamespace(table="the table"))
+    monkeypatch.setitem(SUITES, suite, evaluate)
     words = ["--split", "dev", "--images", "photos", "--features", "store", "--compare", "a", "--compare", "b=c"]
     words += ["--html", "page"]
     own = {

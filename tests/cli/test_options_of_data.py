@@ -23,8 +23,8 @@ def scoring(replaced):
     return {
         "load": replaced("data.load", "load_captioned", Dataset.from_dict(TEXTS)),
         "score": replaced("scoring.add_scores", "add_scores_sharded", "scored"),
-        "save": replaced("cli.data.score", "_save_and_print"),
-        "bars": replaced("cli.data.score", "hide_bars_unless_watched"),
+        "save": replaced("cli.score", "_save_and_print"),
+        "bars": replaced("cli.score", "hide_bars_unless_watched"),
     }
 
 
@@ -78,8 +78,8 @@ def test_splits_behind_other_data_are_refused_before_the_work(command, scoring, 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "state.json").touch()
     scoring["load"].gives = DatasetDict(train=rows)
-    replaced("cli.data.propose", "_load", DatasetDict(train=rows))
-    search = replaced("data.objects.add_proposals", "add_proposals")
+    replaced("tasks.detection.cli", "_load", DatasetDict(train=rows))
+    search = replaced("tasks.detection.proposals", "add_proposals")
     found = result(command, "source", tmp_path / "out", "--overwrite")
     assert (found.exit_code, "which would hide the splits ['train']" in said(found)) == (1, True)
     assert scoring["score"].calls == search.calls == []
@@ -149,12 +149,12 @@ def drawing(replaced, monkeypatch):
     loaded = StandIn()
     clip = replaced("scorers.alignment.clip", "CLIPSimilarity", SimpleNamespace(loaded=loaded))
     return {
-        "load": replaced("cli.data.generate", "_load", "the images"),
-        "draw": replaced("generation.generate", "generate_spectrum", ["drawn"] * 5),
-        "retry": replaced("generation.generate", "Retry", "retry"),
-        "filter": replaced("generation.filter", "filter_spectrum", "kept"),
-        "save": replaced("cli.data.generate", "_save"),
-        "bars": replaced("cli.data.generate", "hide_bars_unless_watched"),
+        "load": replaced("tasks.long_tail.cli", "_load", "the images"),
+        "draw": replaced("tasks.long_tail.generation.generate", "generate_spectrum", ["drawn"] * 5),
+        "retry": replaced("tasks.long_tail.generation.generate", "Retry", "retry"),
+        "filter": replaced("tasks.long_tail.generation.filter", "filter_spectrum", "kept"),
+        "save": replaced("tasks.long_tail.cli", "_save"),
+        "bars": replaced("tasks.long_tail.cli", "hide_bars_unless_watched"),
         "clip": clip,
         "loaded": loaded,
     }
@@ -211,7 +211,7 @@ def test_two_tries_are_the_least_that_draw_again(drawing, tmp_path):
 def test_what_it_costs_is_noted_once(monkeypatch):
     from hf_curriculum.tasks.long_tail.cli import _tell_costs
 
-    logger, printed = logging.getLogger("hf_curriculum.generation"), []
+    logger, printed = logging.getLogger("hf_curriculum.tasks.long_tail.generation"), []
     for name, value in (("handlers", []), ("propagate", True), ("level", logging.NOTSET)):
         monkeypatch.setattr(logger, name, value)
     monkeypatch.setattr("hf_curriculum.tasks.long_tail.cli.note", printed.append)
@@ -224,8 +224,8 @@ def test_what_it_costs_is_noted_once(monkeypatch):
 
 @pytest.mark.parametrize("command", ["generate", "propose"])
 def test_parts_of_several_processes_and_interrupted_work(command, drawing, replaced, tmp_path, monkeypatch):
-    replaced("cli.data.propose", "_load", Dataset.from_dict({"image_id": ["0"]}))
-    search = replaced("data.objects.add_proposals", "add_proposals")
+    replaced("tasks.detection.cli", "_load", Dataset.from_dict({"image_id": ["0"]}))
+    search = replaced("tasks.detection.proposals", "add_proposals")
     drawn = drawing["draw"] if command == "generate" else search
     words = [command, "source", tmp_path / "out", *(["--prompt", "a"] if command == "generate" else [])]
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -253,9 +253,9 @@ def searching(replaced):
         "load": replaced(
             "data.load", "load_captioned", Dataset.from_dict({"caption": ["a", "b"], "image_id": ["0"] * 2})
         ),
-        "search": replaced("data.objects.add_proposals", "add_proposals", "boxed"),
-        "save": replaced("cli.data.propose", "_save_and_print"),
-        "bars": replaced("cli.data.propose", "hide_bars_unless_watched"),
+        "search": replaced("tasks.detection.proposals", "add_proposals", "boxed"),
+        "save": replaced("tasks.detection.cli", "_save_and_print"),
+        "bars": replaced("tasks.detection.cli", "hide_bars_unless_watched"),
     }
 
 
@@ -341,10 +341,12 @@ def inducing(replaced, monkeypatch):
     return {
         "load": replaced("data.load", "load_captioned", DatasetDict(train=rows, test=rows.select([0]))),
         "induce": induce,
-        "text": replaced("cli.data.ontology", "_text", "as text"),
-        "review": replaced("planning.ontology.review", "write_review"),
-        "page": replaced("reporting.ontology_page", "ontology_report", SimpleNamespace(write=StandIn("page.html"))),
-        "bars": replaced("cli.data.ontology", "hide_bars_unless_watched"),
+        "text": replaced("tasks.alignment.cli", "_text", "as text"),
+        "review": replaced("tasks.alignment.ontology.review", "write_review"),
+        "page": replaced(
+            "tasks.alignment.ontology.review", "ontology_report", SimpleNamespace(write=StandIn("page.html"))
+        ),
+        "bars": replaced("tasks.alignment.cli", "hide_bars_unless_watched"),
         "made": made,
     }
 
@@ -407,8 +409,8 @@ def finding(replaced):
         "pack": replaced("data.regions.pack", "pack_regions", "packed"),
         "extract": replaced("data.regions.extract", "extract_regions", "found"),
         "load": replaced("data.load", "load_captioned", Dataset.from_dict({"image": [1], "caption": ["a"]})),
-        "print": replaced("cli.data.features", "_print"),
-        "bars": replaced("cli.data.features", "hide_bars_unless_watched"),
+        "print": replaced("cli.features", "_print"),
+        "bars": replaced("cli.features", "hide_bars_unless_watched"),
         "more_bars": replaced("studies.recipe", "disable_progress_bars"),
     }
 

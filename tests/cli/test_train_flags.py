@@ -15,7 +15,7 @@ def made(tmp_path):
     """`made(*flags)`: the arguments that the command trains with."""
 
     def call(*flags, resume=False):
-        command = get_command(app).commands["train"]
+        command = get_command(app).get_command(None, "train")
         context = command.make_context("train", ["scored", str(tmp_path / "run"), *flags])
         given = {name: context.params[name] for name in ("batch_size", "learning_rate", "seed")}
         return training_arguments(context, output_dir=str(tmp_path / "run"), resume=resume, curriculum="iid", **given)
@@ -64,7 +64,7 @@ def from_file(tmp_path):
     def call(text, *words):
         path = tmp_path / "run.yaml"
         path.write_text(text)
-        context = get_command(app).commands["train"].make_context("train", ["--config", str(path), *words])
+        context = get_command(app).get_command(None, "train").make_context("train", ["--config", str(path), *words])
         given = {name: context.params[name] for name in ("batch_size", "learning_rate", "seed")}
         given["num_train_epochs"] = -1 if context.params["epochs"] is None else context.params["epochs"]
         output = str(context.params["output"])

@@ -196,17 +196,6 @@ def test_a_heading_is_no_image(tmp_path):
     assert [found.image_id for _, found in source.scan()] == list(source) == ["9"]
 
 
-def test_tables_that_were_pickled_before_they_knew_sizes(tmp_path):
-    predictions(tmp_path / "predictions.tsv", "a")
-    source = SceneGraphTable(tmp_path)
-    state = source.__getstate__()
-    del state["sizes"]
-    before = SceneGraphTable.__new__(SceneGraphTable)
-    before.__dict__.update(state)
-    np.testing.assert_array_equal(before["a"].features, FEATURES)
-    assert before.arguments() == source.arguments()
-
-
 def test_damaged_files_are_named(tmp_path):
     """As an interrupted download leaves them: half of the file, or nothing."""
     (tmp_path / "npz").mkdir()

@@ -1,4 +1,3 @@
-import doctest
 import itertools
 
 import numpy as np
@@ -183,7 +182,3 @@ def test_errors():
         recall_against_shuffled(GENERATED, GOLD, confidence=95)
     with pytest.raises(ValueError, match="`num_resamples` is 0"):
         recall_against_shuffled(GENERATED, GOLD, num_resamples=0)
-
-
-def test_the_examples_in_the_text():
-    assert doctest.testmod(nouns).failed == 0

@@ -117,7 +117,8 @@ def _cli_options(name: str) -> set[str]:
 
     from hf_curriculum.cli import app
 
-    found = typer.main.get_command(app).commands
+    group = typer.main.get_command(app)
+    found = {name: group.get_command(None, name) for name in group.list_commands(None)}
     assert name in found, f"hf-curriculum has no command {name!r}"
     own = {option for given in found[name].params for option in (*given.opts, *given.secondary_opts)} | {"--help"}
     if name == "train":  # takes the flags of `TrainingArguments` too

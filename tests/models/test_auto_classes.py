@@ -92,7 +92,7 @@ ORDERS = (
     "import hf_curriculum; from transformers import AutoModelForCausalLM",
     "from hf_curriculum.models.git.config import CaptionGitConfig",
     "from hf_curriculum.models.flamingo.model import CaptionFlamingoForCausalLM",
-    "from hf_curriculum import MODELS",
+    "from hf_curriculum.names import MODELS",
 )
 
 

@@ -9,23 +9,24 @@ from types import SimpleNamespace
 import pytest
 from transformers import BertConfig, PretrainedConfig, SwinConfig
 
-import hf_curriculum.models as package
+import hf_curriculum.auto_classes as package
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.git.config import CaptionGitConfig
+from hf_curriculum.names import AUTO_CLASSES
 from hf_curriculum.tasks.alignment import AlignerConfig
 from hf_curriculum.tasks.captioning import AoANetConfig, RegionTransformerConfig, UpDownConfig
 from hf_curriculum.tasks.captioning.models import base
 from hf_curriculum.tasks.detection import ConvBackboneConfig, WsddnConfig
 
 MODULES = {
-    AlignerConfig: "aligner.model",
-    AoANetConfig: "captioners.aoanet",
-    CaptionFlamingoConfig: "flamingo.model",
-    CaptionGitConfig: "git.model",
-    ConvBackboneConfig: "wsddn.backbone",
-    RegionTransformerConfig: "captioners.transformer",
-    UpDownConfig: "captioners.updown",
-    WsddnConfig: "wsddn.model",
+    AlignerConfig: "tasks.alignment.model",
+    AoANetConfig: "tasks.captioning.models.aoanet",
+    CaptionFlamingoConfig: "models.flamingo.model",
+    CaptionGitConfig: "models.git.model",
+    ConvBackboneConfig: "tasks.detection.backbone",
+    RegionTransformerConfig: "tasks.captioning.models.transformer",
+    UpDownConfig: "tasks.captioning.models.updown",
+    WsddnConfig: "tasks.detection.model",
 }
 COUNTS = (
     "cross_attention_every", "cross_attention_heads", "cross_attention_head_dim", "perceiver_depth",
@@ -67,7 +68,7 @@ def test_a_configuration_imports_its_model_and_keeps_further_fields(config, monk
     imported = []
     monkeypatch.setattr(sys.modules[config.__new__.__module__], "import_module", imported.append)
     made = config(id2label={0: "a", 1: "b", 2: "c"}, note="kept")
-    assert imported[0] == f"hf_curriculum.models.{MODULES[config]}"  # then those of its parts
+    assert imported[0] == f"hf_curriculum.{MODULES[config]}"  # then those of its parts
     assert (made.id2label, made.note) == ({0: "a", 1: "b", 2: "c"}, "kept")
 
 
@@ -115,21 +116,22 @@ class _Loader:
         self.done.append(module)
 
 
-def test_image_processors_are_imported_after_those_of_transformers(monkeypatch):
-    done, finder = [], package._RegisterProcessors()
-    monkeypatch.setattr(package, "import_module", done.append)
-    for loader, wanted in ((_Loader(done), ["module", *package._PROCESSORS]), (None, [])):
-        spec = ModuleSpec(package._IMAGE_PROCESSORS, loader)
-        monkeypatch.setattr(package, "find_spec", {package._IMAGE_PROCESSORS: spec}.get)
+def test_our_modules_are_imported_after_those_of_transformers(monkeypatch):
+    for auto_class, ours in AUTO_CLASSES.items():
+        done, finder = [], package._AfterImport(auto_class)
+        monkeypatch.setattr(package, "import_module", done.append)
+        for loader, wanted in ((_Loader(done), ["module", *(f"hf_curriculum.{one}" for one in ours)]), (None, [])):
+            spec = ModuleSpec(auto_class, loader)
+            monkeypatch.setattr(package, "find_spec", {auto_class: spec}.get)
+            monkeypatch.setattr(sys, "meta_path", [finder])
+            assert finder.find_spec("json") is None
+            assert sys.meta_path == [finder]
+            assert finder.find_spec(auto_class) is spec
+            assert sys.meta_path == []
+            if spec.loader is not None:
+                spec.loader.exec_module("module")
+            assert done == wanted
+            done.clear()
+        monkeypatch.setattr(package, "find_spec", lambda name: None)
         monkeypatch.setattr(sys, "meta_path", [finder])
-        assert finder.find_spec("json") is None
-        assert sys.meta_path == [finder]
-        assert finder.find_spec(package._IMAGE_PROCESSORS) is spec
-        assert sys.meta_path == []
-        if spec.loader is not None:
-            spec.loader.exec_module("module")
-        assert done == wanted
-        done.clear()
-    monkeypatch.setattr(package, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "meta_path", [finder])
-    assert finder.find_spec(package._IMAGE_PROCESSORS) is None
+        assert finder.find_spec(auto_class) is None

@@ -47,7 +47,7 @@ def test_grid_values_are_read_as_the_field_s_kind():
     ("given", "message"),
     [
         (["speed=1"], "'speed=1' is not FIELD=A,B with one of the fields that make a run"),
-        (["batch_size=1"], "--batch_size is --global_batch_size now"),
+        (["batch_size=1"], "'batch_size=1' is not FIELD=A,B"),
         (["seed=1,2"], "'seed=1,2' is not FIELD=A,B with one of the fields that make a run"),
         (["max_length"], "'max_length' is not FIELD=A,B"),
         (["max_length=a"], "invalid int value: 'a'"),

@@ -288,16 +288,6 @@ def test_between_two_looks_for_files_a_process_sleeps(tmp_path, monkeypatch):
     assert min(slept) >= 0.1
 
 
-def test_the_timeout_by_its_name_of_before(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_curriculum.parts._POLL", 0.01)
-    options = {"batch_size": 5, "part_rows": 8, "world_size": 2, "rank": 0, "patience": 0.05}
-    with (
-        pytest.warns(DeprecationWarning, match="called `timeout` now"),
-        pytest.raises(TimeoutError, match=r"0\.05 se"),
-    ):
-        add_scores_sharded(data, CaptionLength(), tmp_path, **options)
-
-
 def test_a_scorer_reads_what_scorers_before_it_write(data, tmp_path):
     """One that comes before the scorer which replaces a column reads the column that is there."""
     given = data.remove_columns("image").add_column("caption_length", [1.0] * 60)

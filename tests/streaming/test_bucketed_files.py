@@ -416,7 +416,7 @@ def by_hand(folder, file, lowest=0.0):
     folder.mkdir(exist_ok=True)
     (folder / file).write_bytes(b"")
     bucket = StoredBucket(1, lowest, 1.0, (Shard(file, 1, 0, ""),))
-    return BucketIndex("s", "low", "rank", (), 1, 0, "last", 0, "parquet", {}, (bucket,))
+    return BucketIndex("s", "low", "rank", (), 1, 0, "last", 0, "parquet", {}, (bucket,), ())
 
 
 def test_an_index_names_no_file_elsewhere_and_no_number_that_json_has_not(tmp_path):

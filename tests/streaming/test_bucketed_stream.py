@@ -379,7 +379,8 @@ def test_a_stream_of_more_rows_than_32_bits_number_is_planned_without_an_array_o
     rows = 1 << 33
     shards = [tuple(Shard(f"{number}/{part}.parquet", rows // 16, 1, "") for part in range(4)) for number in range(4)]
     stored = tuple(StoredBucket(rows // 4, float(number), number + 0.5, own) for number, own in enumerate(shards))
-    index = BucketIndex("s", "low", "rank", (0.5, 1.5, 2.5), rows, 0, "last", 0, "parquet", {}, stored)
+    marks = tuple(tuple(np.linspace(number, number + 0.5, 101).tolist()) for number in range(4))
+    index = BucketIndex("s", "low", "rank", (0.5, 1.5, 2.5), rows, 0, "last", 0, "parquet", {}, stored, marks)
     plan = plan_buckets(rule, index, global_batch_size=4096)
     drawn = plan.rows(plan.num_samples - 4096, plan.num_samples)
     share = 0.75 if isinstance(rule, Filter) else 1

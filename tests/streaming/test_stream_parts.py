@@ -64,8 +64,11 @@ def test_rows_in_order_are_no_array():
     assert [rows[part].tolist() for part in (slice(1, 3), slice(0, 5, 2))] == [[1, 2], [0, 2, 4]]
 
 
-def scores_by_hand(easy, unscored, quantiles=None, thresholds=(2.5,), scores=((1.0, 2.6), (3.0, 5.0))):
-    stored = tuple(StoredBucket(rows, *ends, ()) for rows, ends in zip((3, 4), scores, strict=True))
+LOW = ((1.0, 1.8, 2.6), (3.0, 5.0))
+
+
+def scores_by_hand(easy, unscored, quantiles=LOW, thresholds=(2.5,)):
+    stored = tuple(StoredBucket(rows, min(own), max(own), ()) for rows, own in zip((3, 4), quantiles, strict=True))
     given = ("s", easy, "rank", thresholds, 5, 2, unscored, 0, "parquet", {}, stored, quantiles)
     return BucketScores(BucketIndex(*given))
 
@@ -73,7 +76,7 @@ def scores_by_hand(easy, unscored, quantiles=None, thresholds=(2.5,), scores=((1
 def test_scores_between_those_that_are_known():
     nan = float("nan")
     ends = scores_by_hand("low", "last")
-    np.testing.assert_allclose(ends[np.arange(7)], [1, 1.75, 2.5, 3, 5, nan, nan])
+    np.testing.assert_allclose(ends[np.arange(7)], [1, 1.8, 2.5, 3, 5, nan, nan])
     assert (len(ends), ends.num_scored, np.asarray(ends).dtype, np.asarray(ends, float).dtype) == (7, 5, "f4", "f8")
     assert ends.statistics() == {
         "rows": 7,
@@ -81,20 +84,20 @@ def test_scores_between_those_that_are_known():
         "infinite": 0,
         "share_unscored": 2 / 7,
         "min": 1.0,
-        "q25": 1.75,
+        "q25": 1.8,
         "median": 2.5,
         "q75": 3.0,
         "max": 5.0,
     }
     dropped = scores_by_hand("low", "drop", ((1.0, 2.0, 2.6), (3.0, 3.5, 4.0, 9.0)))
     np.testing.assert_allclose(dropped[np.arange(7)], [1, 2, 2.5, 3, 3.5, 4, 9])
-    high = scores_by_hand("high", "drop", None, (3.0,), ((2.9, 5.0), (1.0, 2.0)))
+    high = scores_by_hand("high", "drop", ((5.0, 4.0, 2.9), (2.0, 5 / 3, 4 / 3, 1.0)), (3.0,))
     np.testing.assert_allclose(high[np.arange(7)], [5, 4, 3, 2, 5 / 3, 4 / 3, 1])
-    assert scores_by_hand("low", "last", None, (None,))[2] == 2.6
+    assert scores_by_hand("low", "last", LOW, (None,))[2] == 2.6
 
 
 def test_buckets_without_examples_and_a_buffer_of_one(buckets):
-    empty = BucketIndex("s", "low", "rank", (), 0, 0, "last", 0, "parquet", {}, (StoredBucket(0, None, None, ()),))
+    empty = BucketIndex("s", "low", "rank", (), 0, 0, "last", 0, "parquet", {}, (StoredBucket(0, None, None, ()),), ())
     with pytest.raises(ValueError, match="The buckets hold no example"):
         plan_buckets(IID(epochs=1), empty, global_batch_size=1)
     for buffer, block in ((1, 1), (16, 1), (47, 2), (1000, 62)):

@@ -145,7 +145,7 @@ def test_help_shows_defaults(presets, capsys):
         ("--siz=3 x", "unrecognized arguments: --siz=3 x (did you mean --size?)"),
         ("--conf gone.yaml", "unrecognized arguments: --conf gone.yaml (did you mean --config?)"),
         ("--job 3", "unrecognized arguments: --job 3 (did you mean --jobs?)"),
-        ("--speed 3", "unrecognized arguments: --speed 3 (--speed is --rate now)"),
+        ("--speed 3", "unrecognized arguments: --speed 3 (did you mean --seed?)"),
         ("--qqqq", "unrecognized arguments: --qqqq"),
         ("--rate none", "argument --rate: invalid float value: 'none'"),
         ("--compare --control", "argument --control: not allowed with argument --compare"),

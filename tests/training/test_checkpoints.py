@@ -82,7 +82,7 @@ def test_the_curriculum_is_written_in_one_piece(tmp_path):
     plan = make_plan(IID(epochs=1), np.zeros(4), global_batch_size=2)
     write_curriculum(tmp_path / "new", plan, 1.5)
     saved = read_curriculum(tmp_path / "new")
-    assert (saved["version"], saved["seconds"], saved["log"]) == (2, 1.5, [])
+    assert (saved["version"], saved["seconds"], saved["log"]) == (1, 1.5, [])
     assert saved["versions"]["hf_curriculum"] == hf_curriculum.__version__
     assert saved["plan"]["num_steps"] == 2
     assert saved["description"] == plan.describe()

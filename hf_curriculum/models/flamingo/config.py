@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
-from hf_curriculum.models.base import CACHE_NAME
-from hf_curriculum.models.git.config import vision_config_from
+from hf_curriculum.models.git import config as git_config  # itself perhaps half imported: it waits for AutoConfig
 
 if TYPE_CHECKING:
     from transformers import OPTConfig
@@ -55,7 +54,7 @@ class CaptionFlamingoConfig(PretrainedConfig):
 
     model_type = "curriculum_flamingo"
     sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig, "text_config": AutoConfig}
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [CACHE_NAME]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache", "past_key_values"]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CaptionFlamingoConfig:
         """Imports the models, so that an Auto class finds them by their configuration."""
@@ -85,7 +84,7 @@ class CaptionFlamingoConfig(PretrainedConfig):
     ) -> None:
         tokens = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
         # Before `super().__init__`, which hands the attention implementation on to both.
-        self.vision_config: PretrainedConfig = vision_config_from(vision_config)
+        self.vision_config: PretrainedConfig = git_config.vision_config_from(vision_config)
         self.text_config: PretrainedConfig = _text_config(
             text_config, tie_word_embeddings=tie_word_embeddings, **tokens
         )
@@ -150,3 +149,6 @@ def _text_config(given: PretrainedConfig | dict[str, Any] | None, **shared: Any)
             "come before certain layers, so none is dropped here. Set it to 0."
         )
     return OPTConfig(**{**fields, **shared})
+
+
+AutoConfig.register(CaptionFlamingoConfig.model_type, CaptionFlamingoConfig, exist_ok=True)

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
-from hf_curriculum.models.base import CACHE_NAME
-
 
 class CaptionGitConfig(PretrainedConfig):
     """Configuration of `CaptionGitForCausalLM`: a vision tower followed by a post-norm BERT decoder.
@@ -49,7 +47,7 @@ class CaptionGitConfig(PretrainedConfig):
 
     model_type = "curriculum_git"
     sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig}
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [CACHE_NAME]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache", "past_key_values"]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CaptionGitConfig:
         """Imports the models, so that an Auto class finds them by their configuration."""
@@ -127,3 +125,6 @@ def vision_config_from(given: PretrainedConfig | dict[str, Any] | None) -> Pretr
             "tower alone, for example `CLIPConfig(...).vision_config`, or a dict with its `model_type`."
         )
     return given
+
+
+AutoConfig.register(CaptionGitConfig.model_type, CaptionGitConfig, exist_ok=True)

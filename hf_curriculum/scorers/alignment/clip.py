@@ -17,6 +17,7 @@ from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import read_json
+from hf_curriculum.data.images import to_rgb
 from hf_curriculum.provenance import ScoreProvenance, check_choice
 from hf_curriculum.scorers.alignment.clip_backends import (
     PREFIX,
@@ -410,3 +411,15 @@ def encode_images(
     if check is not None:
         check.check(outside, number, "images look unlike the training images")
     return np.concatenate(vectors) if vectors else np.zeros((0, 0), np.float32)
+
+
+def image_vectors(images: Sequence[Any], model: str | CLIPSimilarity = SCENES_CLIP) -> np.ndarray:
+    """Vectors of images, to score several captions of each."""
+    scorer = model if isinstance(model, CLIPSimilarity) else CLIPSimilarity(model)
+
+    def decoded() -> Iterator[Image.Image]:
+        for row, image in enumerate(images):
+            yield to_rgb(image, name=f"The image of row {row}")
+
+    towers, _, check = scorer.loaded()
+    return encode_images(towers, decoded(), scorer.batch_size, check)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,11 +16,11 @@ from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
-from hf_curriculum.tasks.long_tail.data.classes import validate_prompt_names
 
 if TYPE_CHECKING:
     import torch
 
+_NUMBER = re.compile(r"\d+|n\d{8}")
 Classifier = Callable[[list[Image.Image]], Any]
 """RGB images → probabilities (images, classes), an array or a tensor."""
 Prompts = str | Sequence[str] | Mapping[str, str | Sequence[str]]
@@ -259,3 +260,14 @@ def prompts_of(prompts: Prompts, classes: list[str] | None) -> list[list[str]]:
     for template in templates:
         validate_prompt_names(classes, template)
     return [[template.replace("{label}", name) for template in templates] for name in classes]
+
+
+def validate_prompt_names(names: Iterable[str], template: str) -> None:
+    """Raises a `ValueError` if a template is to name classes that are numbers alone, or WordNet's (n01440764)."""
+    given = sorted(set(names))
+    if given and all(_NUMBER.fullmatch(name) for name in given):
+        raise ValueError(
+            f"The classes have numbers for names ({', '.join(map(repr, given[:3]))} …), so the prompt {template!r} "
+            f"would ask for {template.replace('{label}', given[0])!r}, which says nothing of the class. Name the "
+            "classes (`classes=` of `load_labelled`, `--classes FILE` of recipes), or give a table of class → prompts."
+        )

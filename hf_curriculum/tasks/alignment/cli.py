@@ -15,7 +15,7 @@ from hf_curriculum.cli.common import (
     Split,
     hide_bars_unless_watched,
     lines_of,
-    load_complete,
+    load_rows,
     model_of,
     name_of,
     named_paths,
@@ -287,34 +287,3 @@ def _with_aligner(
     options = {"over": over, "batch_size": batch_size, "progress": progress}
     scores = aligner_scores(aligner, processor.tokenizer, suite.captions, spans, suite.images, inputs, **options)
     return suite(scores.similarities, scores.notes)
-
-
-def load_rows(
-    data: str, split: str | None, images: str | None, *, read: bool, shown: bool
-) -> tuple[Dataset, str | None]:
-    """The rows of a split, without those whose images cannot be read, where they are read; and the split's name."""
-    from datasets import Dataset
-
-    from hf_curriculum.columns import IMAGE
-    from hf_curriculum.data.images import drop_unreadable_images
-    from hf_curriculum.data.load import load_captioned
-    from hf_curriculum.scored_data import FILE_NAME
-
-    if (Path(data) / FILE_NAME).is_file():
-        loaded = load_complete(Path(data))
-    else:  # images are looked at once it is known which split is wanted
-        wanted = images if images is not None or read or shown else False
-        loaded = load_captioned(data, images=wanted, check_images=False)
-    if isinstance(loaded, Dataset):
-        if split not in (None, str(loaded.split)):
-            raise typer.BadParameter(f"{data} has no splits, and so not {split!r}.", param_hint="--split")
-        rows = loaded
-    else:
-        split = split or "test"
-        if split not in loaded:
-            found = f"{data} has the splits {list(loaded)}, and not {split!r}."
-            raise typer.BadParameter(found, param_hint="--split")
-        rows = loaded[split]
-    if read and IMAGE in rows.column_names:
-        (rows,) = drop_unreadable_images({str(split): rows}).values()
-    return rows, split

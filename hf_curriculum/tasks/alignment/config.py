@@ -7,7 +7,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
-from transformers import AutoConfig, BertConfig, PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 from transformers.activations import ACT2FN
 
 CHOICES = {"noun_pooling": ("first", "mean"), "norm": ("after", "before")}
@@ -142,6 +142,8 @@ class AlignerConfig(PretrainedConfig):
 def _text_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedConfig:
     """The text encoder's configuration as an object; of a model of several parts that of its text part."""
     if given is None:
+        from transformers import BertConfig
+
         return BertConfig()
     if isinstance(given, dict):
         fields = dict(given)
@@ -153,3 +155,6 @@ def _text_config(given: PretrainedConfig | dict[str, Any] | None) -> PretrainedC
             )
         given = AutoConfig.for_model(model_type, **fields)
     return given.get_text_config()
+
+
+AutoConfig.register(AlignerConfig.model_type, AlignerConfig, exist_ok=True)

@@ -14,11 +14,10 @@ from transformers import AutoConfig, AutoModel, AutoProcessor, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput
 
-from hf_curriculum.models.base import as_asked
+from hf_curriculum.models.base import as_asked, validate_regions
 from hf_curriculum.tasks.alignment.config import AlignerConfig
 from hf_curriculum.tasks.alignment.losses import contrastive_loss
 from hf_curriculum.tasks.alignment.processor import AlignerProcessor
-from hf_curriculum.tasks.captioning.models.regions import check_regions
 
 _BLOCK = {"cpu": (32, 32)}
 """Texts and images that are scored at once, by kind of device: as many as keep a processor's caches warm; elsewhere
@@ -232,7 +231,7 @@ class AlignerModel(PreTrainedModel):
         Raises:
             ValueError: features of another width, a mask that does not fit, an image without a region.
         """
-        mask = check_regions(self.config.region_feature_size, region_features, region_mask)
+        mask = validate_regions(self.config.region_feature_size, region_features, region_mask)
         if mask is None:
             mask = region_features.new_ones(region_features.shape[:2], dtype=torch.bool)
         regions = self.region_projection(region_features.to(self.region_projection.weight.dtype))

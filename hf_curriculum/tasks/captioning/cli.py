@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, model_of, note, plainly, say
+from hf_curriculum import __version__
+from hf_curriculum.cli.common import (
+    AsJson,
+    image_files,
+    load_rows,
+    model_of,
+    name_of,
+    named_paths,
+    note,
+    plainly,
+    read_image,
+    say,
+)
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import MODELS
 
 if TYPE_CHECKING:
     from hf_curriculum.data.image_inputs import FeatureInputs, RegionInputs
-
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Files of a folder that are taken for images; a file that is named is read whatever its name."""
+    from hf_curriculum.tasks.captioning.suite import CaptionEvaluation, CaptionSuite
 
 
 @plainly
@@ -96,32 +106,6 @@ def load_for_captions(model: str, features: Path | None) -> tuple[Any, Any]:
     return captioner, processor
 
 
-def image_files(given: Iterable[Path], ids: bool) -> Iterator[Path]:
-    """The files that are named, and the images of the folders; with `ids`, names of no file too."""
-    for path in given:
-        if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-            if not inside:
-                raise ValueError(f"The folder {path} holds no image ({', '.join(SUFFIXES)}). Name files, or another.")
-            yield from inside
-        elif ids or path.exists():
-            yield path
-        else:
-            raise ValueError(f"There is no image {path}. Name a file, or a folder of images.")
-
-
-def read_image(file: Path) -> tuple[Any, str | None]:
-    """An image, or why there is none."""
-    from hf_curriculum.data.images import UnreadableImageError, to_rgb
-
-    if not file.is_file():  # a pipe would be waited for
-        return None, f"{file} is no file."
-    try:
-        return to_rgb(file), None
-    except UnreadableImageError as error:
-        return None, str(error)
-
-
 def _look_up(inputs: FeatureInputs | RegionInputs, file: Path) -> tuple[str, str | None]:
     """The id of what is stored of an image (what is given, its name, or its last number), and why there is none."""
     from hf_curriculum.columns import IMAGE_ID
@@ -135,3 +119,83 @@ def _look_up(inputs: FeatureInputs | RegionInputs, file: Path) -> tuple[str, str
     except MissingFeaturesError as error:
         return image_id, str(error)
     return image_id, None
+
+
+def evaluate_captions(
+    model: str,
+    data: str | None,
+    *,
+    output: Path,
+    split: str | None,
+    images: str | None,
+    features: Path | None,
+    beams: int | None,
+    max_new_tokens: int | None,
+    metrics: Sequence[str] | None,
+    clip: str | None,
+    compare: Sequence[str] | None,
+    difficulty_from: Path | None,
+    html: Path | None,
+    batch_size: int,
+    limit: int | None,
+    progress: bool,
+) -> CaptionEvaluation:
+    """What `--suite captions` does."""
+    from hf_curriculum.tasks.captioning.page import caption_report
+    from hf_curriculum.tasks.captioning.suite import CaptionSuite, read_captions, write_captions
+
+    if data is None:
+        raise typer.BadParameter("Captions are compared with those of a data set. Name one.", param_hint="--data")
+    written = read_captions(model) if Path(model).is_file() else None
+    if written is not None and (features or beams or max_new_tokens):
+        raise typer.BadParameter(
+            f"{model} holds captions, and none are generated: --features, --beams and --max-new-tokens have no "
+            "effect. Leave them out, or name a model."
+        )
+    sees = features is None and written is None
+    rows, split = load_rows(data, split, images, read=sees or clip is not None, shown=html is not None)
+    others = named_paths(compare or (), "--compare")
+    given = {
+        "name": name_of(Path(model)),
+        "clip": clip,
+        "compare": others,
+        "difficulty": difficulty_from,
+        "limit": limit,
+    }
+    suite = CaptionSuite(rows, metrics or "all", **given)
+    about: dict[str, Any] = {
+        "version": __version__,
+        "model": model,
+        "data": data,
+        "split": split,
+    }
+    if written is None:
+        settings = {"num_beams": beams or 5, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
+        captions = _generate(suite, model, features, settings, progress=progress)
+        write_captions(output / "captions.json", suite.image_ids, captions)  # before METEOR and SPICE, which take long
+        about |= {"features": features and str(features), **settings}
+    else:
+        captions = suite.captions_of(model, written)
+    found = suite(captions)
+    found.write(output, about)
+    if html is not None:
+        note(f"page: {caption_report(found, suite.images, f'Captions of {data}').write(html)}")
+    return found
+
+
+def _generate(
+    suite: CaptionSuite, model: str, features: Path | None, settings: dict[str, Any], *, progress: bool
+) -> list[str]:
+    """A caption for each image of the suite; `settings` gets the tokens of a caption that the model's own name."""
+    from hf_curriculum.evaluation.generate import generate_captions
+
+    captioner, processor = load_for_captions(model, features)
+    if features is not None:
+        store = processor.image_inputs.store
+        missing = [image_id for image_id in suite.image_ids if image_id not in store]
+        if missing:
+            raise ValueError(
+                f"{features} holds nothing of {len(missing):,} of the {len(suite.image_ids):,} images, the first "
+                f"{missing[0]!r}. A caption is wanted for each of them. Add their features, or name another split."
+            )
+    return generate_captions(captioner, suite.images, processor, progress=progress, **settings)

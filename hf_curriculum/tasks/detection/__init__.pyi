@@ -9,7 +9,7 @@ from hf_curriculum.data.proposals import StoredProposals as StoredProposals
 from hf_curriculum.tasks.detection.config import WsddnConfig as WsddnConfig
 from hf_curriculum.tasks.detection.model import WsddnForObjectDetection as WsddnForObjectDetection
 from hf_curriculum.tasks.detection.image_processing import WsddnImageProcessor as WsddnImageProcessor
-from hf_curriculum.tasks.detection.add_detections import add_detections as add_detections
+from hf_curriculum.tasks.detection.detect import add_detections as add_detections
 from hf_curriculum.tasks.detection.labels import add_labels as add_labels
 from hf_curriculum.tasks.detection.proposals import add_proposals as add_proposals
 from hf_curriculum.tasks.detection.compare import compare_detections as compare_detections

@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, hide_bars_unless_watched, model_of, note, plainly, say, typed_again
+from hf_curriculum.cli.common import (
+    AsJson,
+    hide_bars_unless_watched,
+    image_files,
+    model_of,
+    note,
+    plainly,
+    read_image,
+    say,
+    typed_again,
+)
 from hf_curriculum.cli.score import column_mapping, validate_output
 from hf_curriculum.markdown import one_line
-from hf_curriculum.tasks.captioning.cli import image_files, read_image
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

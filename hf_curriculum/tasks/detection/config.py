@@ -219,3 +219,7 @@ def backbone_config_from(given: PretrainedConfig | dict[str, Any] | None) -> Pre
             "Pass a configuration, or a dict with its `model_type`, for example 'resnet' or 'dinov2'."
         )
     return AutoConfig.for_model(model_type, **fields)
+
+
+AutoConfig.register(ConvBackboneConfig.model_type, ConvBackboneConfig, exist_ok=True)
+AutoConfig.register(WsddnConfig.model_type, WsddnConfig, exist_ok=True)

@@ -139,7 +139,7 @@ def _validate_output(output: Path, source: Path, overwrite: bool) -> None:
 
 def _tell_costs() -> None:
     """The plan, the estimate and what is kept, which the library logs, on standard error."""
-    logger = logging.getLogger("hf_curriculum.generation")
+    logger = logging.getLogger("hf_curriculum.tasks.long_tail.generation")
     if not logger.handlers:
         handler = logging.Handler()
         handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]

@@ -80,7 +80,7 @@ def test_pattern_reads_nothing_of_nltks(launch, tmp_path):
         "import nltk.data\n"
         "def find(*a, **k): raise LookupError('asked for NLTK data')\n"
         "nltk.data.find = nltk.data.load = find\n"
-        "from hf_curriculum.scorers import NounCount\n"
+        "from hf_curriculum import NounCount\n"
         "print(NounCount()({'caption': ['a dog and two cats in Paris']})['noun_count'].tolist())\n"
     )
     done = launch(program, env={"NLTK_DATA": str(tmp_path), "HOME": str(tmp_path), "PATH": ""})

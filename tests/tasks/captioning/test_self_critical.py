@@ -11,7 +11,7 @@ from datasets import Dataset
 from naive_cider import NaiveCider
 from transformers import TrainerCallback
 
-import hf_curriculum.evaluation.captions as metrics
+import hf_curriculum.tasks.captioning.metrics as metrics
 from hf_curriculum import (
     IID,
     ByImage,

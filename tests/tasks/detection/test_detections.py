@@ -18,7 +18,7 @@ from hf_curriculum.scorers.visual.detectors import Detections, Detector, ModelDe
 from hf_curriculum.scorers.visual.onnx import GridHead, OnnxDetector, RowHead
 from hf_curriculum.tasks.alignment import Ontology
 from hf_curriculum.tasks.detection import add_detections
-from hf_curriculum.tasks.detection import add_detections as detections
+from hf_curriculum.tasks.detection import detect as detections
 
 NAMES = ("dog", "cat", "car", "tie")
 

@@ -76,7 +76,7 @@ def spectrum(rows=ROWS):
 
 def test_exactly_the_threshold_is_kept_and_the_rest_is_listed(tmp_path, caplog):
     Grey.texts = ()
-    with caplog.at_level(logging.INFO, "hf_curriculum.generation"):
+    with caplog.at_level(logging.INFO, "hf_curriculum.tasks.long_tail.generation"):
         kept = filter_spectrum(spectrum(), Grey(), at_least=0.30, folder=tmp_path)
     assert kept["seed"][:] == [0, 2, 3]
     assert kept["similarity"][:] == [np.float32(0.30), np.float32(0.45), np.float32(0.31)]

@@ -59,7 +59,7 @@ def assert_alike(one, other, apart=0):
 
 
 def test_every_hard_image_at_every_level_with_every_seed(data, pipeline, tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "hf_curriculum.generation"):
+    with caplog.at_level(logging.INFO, "hf_curriculum.tasks.long_tail.generation"):
         made = spectrum(data, pipeline, tmp_path)
     assert len(made) == 4 * 3 * 2
     assert "4 hard × 3 levels × 2 seeds = 24 images, 120 denoising steps" in caplog.text

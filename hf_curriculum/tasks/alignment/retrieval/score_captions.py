@@ -14,7 +14,13 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import CAPTION, IMAGE_ID
 from hf_curriculum.evaluation.nouns import OBJECTS
 from hf_curriculum.provenance import check_choice, read_column
-from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity, distinct_captions, encode_texts
+from hf_curriculum.scorers.alignment.clip import (
+    SCENES_CLIP,
+    CLIPSimilarity,
+    distinct_captions,
+    encode_texts,
+    image_vectors,
+)
 from hf_curriculum.scorers.pretrained import report_truncated
 from hf_curriculum.scorers.text.taggers import Tagger
 from hf_curriculum.tasks.alignment.encoders import encoders_of
@@ -23,7 +29,6 @@ from hf_curriculum.tasks.alignment.ontology.ontology import Ontology
 from hf_curriculum.tasks.alignment.ontology.triplets import NODE
 from hf_curriculum.tasks.alignment.processor import Span, encode_nouns, require_offsets
 from hf_curriculum.tasks.alignment.retrieval.ranks import ScoreMatrix, VectorSimilarities
-from hf_curriculum.tasks.captioning.metrics.clip_score import image_vectors
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf_curriculum.data.images import to_rgb
-from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity, encode_images, encode_texts
+from hf_curriculum.scorers.alignment.clip import (
+    SCENES_CLIP,
+    CLIPSimilarity,
+    encode_texts,
+    image_vectors,
+)
 from hf_curriculum.scorers.pretrained import report_truncated
 from hf_curriculum.tasks.captioning.metrics.overlap import check_references
 
 if TYPE_CHECKING:
-    from PIL import Image
+    pass
 
 PREFIX = "A photo depicts "
 """What each caption and reference begins with."""
 _WEIGHT = 2.5
-
-
-def image_vectors(images: Sequence[Any], model: str | CLIPSimilarity = SCENES_CLIP) -> np.ndarray:
-    """Vectors of images, to score several captions of each."""
-    scorer = model if isinstance(model, CLIPSimilarity) else CLIPSimilarity(model)
-
-    def decoded() -> Iterator[Image.Image]:
-        for row, image in enumerate(images):
-            yield to_rgb(image, name=f"The image of row {row}")
-
-    towers, _, check = scorer.loaded()
-    return encode_images(towers, decoded(), scorer.batch_size, check)
 
 
 def clip_scores(

@@ -24,7 +24,7 @@ MINIMUM = 8
 """The oldest Java that METEOR and SPICE run on."""
 
 
-class JavaError(RuntimeError):
+class JavaError(OSError):
     """A metric that runs in Java cannot be computed: Java or a file is missing, or it failed."""
 
 

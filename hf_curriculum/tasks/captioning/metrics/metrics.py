@@ -15,9 +15,9 @@ from datasets import Features, Value
 from datasets import Sequence as ListOf
 
 from hf_curriculum.evaluation.nouns import noun_recall
-from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity, image_vectors
 from hf_curriculum.tasks.captioning.metrics.cider import CiderD, DocumentFrequencies
-from hf_curriculum.tasks.captioning.metrics.clip_score import clip_scores, image_vectors
+from hf_curriculum.tasks.captioning.metrics.clip_score import clip_scores
 from hf_curriculum.tasks.captioning.metrics.jars import (
     JavaError,
     meteor_statistics,

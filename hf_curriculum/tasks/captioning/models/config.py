@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
-from hf_curriculum.models.base import CACHE_NAME
-
 NORMS = ("reference", "standard")
 """Layer norms: with the unbiased standard deviation and epsilon added to it, or `torch.nn.LayerNorm`."""
 
@@ -36,7 +34,7 @@ class RegionCaptionerConfig(PretrainedConfig):
     """
 
     sub_configs: ClassVar[dict[str, Any]] = {"vision_config": AutoConfig}
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [CACHE_NAME]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache", "past_key_values"]
     model_module: ClassVar[str] = ""
     """Where the model's classes are; imported when a configuration is made."""
 
@@ -334,3 +332,8 @@ class AoANetConfig(RecurrentCaptionerConfig):
         self.aoa_dropout = aoa_dropout
         self.layer_norm_eps = layer_norm_eps
         super().__init__(vocab_size, hidden_size, word_dropout, output_dropout, **kwargs)
+
+
+AutoConfig.register(RegionTransformerConfig.model_type, RegionTransformerConfig, exist_ok=True)
+AutoConfig.register(UpDownConfig.model_type, UpDownConfig, exist_ok=True)
+AutoConfig.register(AoANetConfig.model_type, AoANetConfig, exist_ok=True)

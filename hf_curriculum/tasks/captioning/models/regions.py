@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
+from hf_curriculum.models.base import validate_regions
 from hf_curriculum.tasks.captioning.models.config import RegionCaptionerConfig
 
 
@@ -131,36 +132,4 @@ def check_images(
         )
     if wanted == "pixel_values":
         return None
-    return check_regions(config.region_feature_size, region_features, region_mask)
-
-
-def check_regions(
-    feature_size: int, region_features: torch.Tensor, region_mask: torch.Tensor | None
-) -> torch.Tensor | None:
-    """What of the regions is no padding, bool (images, regions), `None` where all is."""
-    if region_features.ndim != 3 or region_features.shape[2] != feature_size:
-        raise ValueError(
-            f"region_features has the shape {tuple(region_features.shape)}, but the model reads features of width "
-            f"{feature_size}: (images, regions, {feature_size}). They come from another "
-            "detector or another choice of box values than it was trained on. Use the store it was trained with, or "
-            "build it with `region_feature_size`."
-        )
-    if region_mask is None:
-        return None
-    if region_mask.shape != region_features.shape[:2]:
-        raise ValueError(
-            f"region_mask has the shape {tuple(region_mask.shape)} for region_features of "
-            f"{tuple(region_features.shape)}. It says which regions are padding: pass (images, regions)."
-        )
-    mask = region_mask != 0
-    if torch.compiler.is_compiling():
-        return mask
-    per_image = mask.sum(1)
-    if len(per_image) and int(per_image.min()) == 0:
-        rows = (per_image == 0).nonzero()[:, 0].tolist()
-        raise ValueError(
-            f"{len(rows)} of {len(per_image)} images have no region (rows {rows[:5]} of the batch): there is nothing "
-            "to see, and attention to nothing is undefined. Leave them out, or extract features with a lower "
-            "threshold."
-        )
-    return None if int(per_image.min()) == mask.shape[1] else mask
+    return validate_regions(config.region_feature_size, region_features, region_mask)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from hf_curriculum.rng import hash64
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_NUMBER = re.compile(r"\d+|n\d{8}")
 
 Classes = Sequence[str] | Mapping[Any, str] | str | Path
 """Names of classes in the order of their numbers; or number, or name in the data, → name; or a file of either."""
@@ -49,17 +47,6 @@ def class_names(dataset: Dataset, column: str = LABEL) -> list[str]:
             f"({column!r})."
         )
     return list(feature.names)
-
-
-def validate_prompt_names(names: Iterable[str], template: str) -> None:
-    """Raises a `ValueError` if a template is to name classes that are numbers alone, or WordNet's (n01440764)."""
-    given = sorted(set(names))
-    if given and all(_NUMBER.fullmatch(name) for name in given):
-        raise ValueError(
-            f"The classes have numbers for names ({', '.join(map(repr, given[:3]))} …), so the prompt {template!r} "
-            f"would ask for {template.replace('{label}', given[0])!r}, which says nothing of the class. Name the "
-            "classes (`classes=` of `load_labelled`, `--classes FILE` of recipes), or give a table of class → prompts."
-        )
 
 
 def class_counts(dataset: Dataset, column: str = LABEL, *, real: float = 1.0) -> np.ndarray:

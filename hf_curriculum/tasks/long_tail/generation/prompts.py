@@ -15,7 +15,7 @@ from datasets import Dataset
 from hf_curriculum.columns import LABEL
 from hf_curriculum.config import digest, parse_json
 from hf_curriculum.scorers.pretrained import load_pretrained
-from hf_curriculum.tasks.long_tail.data.classes import validate_prompt_names
+from hf_curriculum.scorers.visual.class_probability import validate_prompt_names
 
 Prompts = str | Path | Mapping[str, str | Sequence[str]]
 """A template, a table of class → prompts, or the file of one (.csv, .json)."""
