@@ -101,6 +101,7 @@ TASKS: dict[str, dict[str, tuple[str, ...]]] = {
         "tasks.babylm.suite": ("BENCHMARKS", "evaluate_pretrained", "evaluate_suite"),
     },
     "captioning": {
+        "tasks.captioning.arguments": ("CaptioningArguments",),
         "tasks.captioning.compare": ("compare_captions",),
         "tasks.captioning.metrics.metrics": ("CaptionEvaluator", "caption_compute_metrics", "caption_metrics"),
         "tasks.captioning.models.aoanet": ("AoANetForCausalLM",),
@@ -110,6 +111,7 @@ TASKS: dict[str, dict[str, tuple[str, ...]]] = {
         "tasks.captioning.models.updown": ("UpDownForCausalLM",),
         "tasks.captioning.self_critical": ("SelfCriticalTrainer",),
         "tasks.captioning.suite": ("CaptionSuite",),
+        "tasks.captioning.trainer": ("CaptioningTrainer",),
     },
     "detection": {
         "data.proposals": ("SelectiveSearch", "StoredProposals", "proposal_recall"),

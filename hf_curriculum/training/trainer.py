@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -48,18 +49,20 @@ from hf_curriculum.training.checkpoints import (
 )
 from hf_curriculum.training.prediction import (
     SCORING,
+    example_losses,
     input_digests,
     measure_losses,
     preserve_rng_state,
     try_first_batch,
 )
-from hf_curriculum.training.publishing import PublishingTrainer
+from hf_curriculum.training.publishing import HubMixin
 from hf_curriculum.training.sampler import (
     CurriculumSampler,
+    DrawAudit,
     RoundReader,
     validate_steps_per_process,
 )
-from hf_curriculum.training.selection import SelectingTrainer
+from hf_curriculum.training.selection import Selector, start_audit
 from hf_curriculum.training.setup import (
     ListCollator,
     complete_arguments,
@@ -79,14 +82,14 @@ from hf_curriculum.training.setup import (
     validate_selection,
     validate_shared_images,
 )
-from hf_curriculum.training.weighting import validate_weighting
+from hf_curriculum.training.weighting import LossWeights, validate_weighting
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 
 
-class CurriculumTrainer(SelectingTrainer):
+class CurriculumTrainer(HubMixin, Trainer):
     """A `transformers.Trainer` that shows examples in the order of a curriculum.
 
     Used like `Trainer`; the curriculum and the score column stand in the arguments. What is trained on is a pure
@@ -126,6 +129,11 @@ class CurriculumTrainer(SelectingTrainer):
     eval_dataset: Any
     data_collator: Any
     is_in_train: bool
+    arrays: Mapping[str, np.ndarray] = MappingProxyType({})
+    """What `compute_metrics` returned as arrays in the last evaluation, by the metric's name, with its prefix."""
+    _audit: DrawAudit | None = None
+    _rows_of_batch: torch.Tensor | None = None
+    _evaluating = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -159,6 +167,7 @@ class CurriculumTrainer(SelectingTrainer):
         train_dataset = open_training_data(train_dataset)
         args = complete_arguments(self.args_class, self._other_trainers(), args)
         given = {name: value for name, value in locals().items() if name in _PARAMETERS and value is not None}
+        self.selector, self._weighting = Selector(self), LossWeights(self)
         super().__init__(**given, **kwargs)
         if scores is not None and self.train_dataset is not train_dataset:
             raise ValueError(
@@ -179,15 +188,13 @@ class CurriculumTrainer(SelectingTrainer):
         self._draw_log, self._trained_seconds = DrawLog(), 0.0
         self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
-        self.validate_generation()
-        self.validate_schedules()
 
     @classmethod
     def _other_trainers(cls) -> tuple[type[Trainer], ...]:
         """The trainers whose curriculum this is: `SFTTrainer`, and what it is made of."""
         order = cls.__mro__
         return tuple(
-            one for one in order[order.index(PublishingTrainer) + 1 : order.index(Trainer)] if issubclass(one, Trainer)
+            one for one in order[order.index(HubMixin) + 1 : order.index(Trainer)] if issubclass(one, Trainer)
         )
 
     # ---- The plan ----
@@ -252,7 +259,7 @@ class CurriculumTrainer(SelectingTrainer):
         data = self.train_dataset = open_training_data(self.train_dataset)
         validate_scores(args.curriculum, score_column, self._scores, data is self._scored_data)
         validate_evaluation(curriculum, self.eval_dataset)
-        validate_own_losses(self, type(self).example_losses is CurriculumTrainer.example_losses)
+        validate_own_losses(self)
         validate_weighting(self)
         validate_batch_size(args.global_batch_size, budget["global_batch_size"])
         if isinstance(data, BucketedStream):
@@ -336,12 +343,21 @@ class CurriculumTrainer(SelectingTrainer):
         if self._reader is None:
             self._reader = RoundReader(self._train_loader, epoch_iterator, len(self.plan.log))
         if self._reader.is_current(self.plan):
-            return super().get_batch_samples(self._reader.iterator, num_batches, device)
+            return self._read(num_batches, device)
         # The completed steps were skipped once already, and a new iterator draws a seed for its workers.
         self._skips = False
         with preserve_rng_state():
             self._reader.refresh(self.plan)
-            return super().get_batch_samples(self._reader.iterator, num_batches, device)
+            return self._read(num_batches, device)
+
+    def _read(self, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """A step's batches, of what is chosen where the rule chooses: before `Trainer` counts the step's tokens."""
+        batches = self._reader.iterator
+        if self.state.global_step >= self.plan.known_steps:
+            num_batches = 0  # a run that had ended was resumed: accelerate 1.4 yields None of an empty loader
+        elif self.plan.candidates > 1:
+            batches = self.selector.read(batches, num_batches)
+        return super().get_batch_samples(batches, num_batches, device)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
         # A collator that names its columns reads no others, and from a `Dataset` they were removed before.
@@ -392,6 +408,49 @@ class CurriculumTrainer(SelectingTrainer):
         counted = copy.copy(args)
         counted.max_steps = self.plan.max_steps
         return super().set_initial_training_values(counted, dataloader)
+
+    # ---- The losses of a step ----
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
+        if isinstance(inputs, list):
+            rows = torch.tensor([example.pop("example_index") for example in inputs])
+        else:
+            rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
+        if rows is not None:
+            rows = rows.clone()  # what a worker sent keeps a file open as long as it is noted
+        if rows is not None and self._audit is not None:
+            self._audit.add(self.state.global_step, rows)
+        self._rows_of_batch = rows
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """`Trainer.compute_loss`, weighted: Σ wᵢ lᵢ in place of Σ lᵢ, divided by what `Trainer` divides it by.
+
+        lᵢ is the sum over the tokens of example i, or its own loss where it has one.
+        """
+        compute = super().compute_loss
+        return self._weighting.compute_loss(compute, model, inputs, return_outputs, num_items_in_batch)
+
+    def example_losses(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """One loss per example of a batch, shape (B,); override it for a model whose loss is another."""
+        return example_losses(model, inputs)
+
+    @property
+    def has_own_losses(self) -> bool:
+        """Whether the losses of examples are a user's own."""
+        return type(self).example_losses is not CurriculumTrainer.example_losses
+
+    def check_draws(self) -> None:
+        """Compares the rows trained on since the last check with the plan, and records them with `audit_draws`."""
+        if self._audit is not None:
+            self._audit.flush()
 
     # ---- Logs ----
 
@@ -446,7 +505,7 @@ class CurriculumTrainer(SelectingTrainer):
         if self.curriculum.signal == "metrics":
             self.evaluate()
         elif self.curriculum.losses_of_training:
-            self._decide({}, self.losses_of_training())
+            self._decide({}, self._weighting.losses())
         else:
             self._decide({}, self.training_losses())
 
@@ -525,7 +584,6 @@ class CurriculumTrainer(SelectingTrainer):
         self._plan = plan = self.plan.with_log(())
         self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
         self._reference_compute = reference_compute(plan, self.train_dataset)
-        self.validate_generation()
         validate_metric(self)
         if resume_from_checkpoint:
             saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
@@ -556,7 +614,8 @@ class CurriculumTrainer(SelectingTrainer):
         trained = super()._init_training_state(*args, **kwargs)
         self._clock = TrainingClock(self._seconds_before)
         self._draw_log = DrawLog()
-        self._audit = self._start_audit()
+        self._weighting.start(self._resumed_from)
+        self._audit = start_audit(self)
         if self._audit is not None:
             self._audit.resume(self.state.global_step)
         self.selector.resume(self._resumed_from)
@@ -564,7 +623,8 @@ class CurriculumTrainer(SelectingTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.check_draws()
-        losses = None if self._seen is None else self._seen.gather(self.accelerator)
+        seen = self._weighting.seen
+        losses = None if seen is None else seen.gather(self.accelerator)
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
@@ -578,6 +638,7 @@ class CurriculumTrainer(SelectingTrainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
+        self.selector.save(output_dir)
         # The trainer's state, written next by the main process, says that a checkpoint is complete: so wait for all.
         self.accelerator.wait_for_everyone()
 
@@ -591,10 +652,28 @@ class CurriculumTrainer(SelectingTrainer):
         **kwargs: Any,
     ) -> dict[str, float]:
         """`Trainer.evaluate`, which leaves training's randomness alone; at a round's end the curriculum decides."""
-        data = self._without_curriculum_columns(eval_dataset)
-        with preserve_rng_state(), self._clock.paused():
-            metrics = super().evaluate(data, ignore_keys, metric_key_prefix, **kwargs)
+        data, within = self._without_curriculum_columns(eval_dataset), self._evaluating
+        self.arrays = self.arrays if within else {}  # of several sets `Trainer` calls this again, for each of them
+        self._evaluating = True
+        try:
+            with preserve_rng_state(), self._clock.paused():
+                metrics = super().evaluate(data, ignore_keys, metric_key_prefix, **kwargs)
+        finally:
+            self._evaluating = within
         own = eval_dataset is None and metric_key_prefix == "eval"
         if own and self.is_in_train and self.curriculum.signal == "metrics" and self.decision_is_due():
             self._decide(metrics)
         return metrics
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """`Trainer.evaluation_loop`; metrics that are arrays go to `arrays`, since no log could hold them."""
+        output = super().evaluation_loop(*args, **kwargs)
+        metrics = output.metrics or {}
+        found = {name: value for name, value in metrics.items() if isinstance(value, np.ndarray) and value.ndim}
+        self.arrays = {**self.arrays, **found}
+        kept = {name: value for name, value in metrics.items() if name not in found}
+        return output._replace(metrics=kept) if found else output
+
+    def metric_names(self, name: str | None) -> tuple[str, ...] | None:
+        """What `evaluate()` returns of one of the `eval_dataset`, without its prefix; None: only others know."""
+        return None if self.compute_metrics else ("loss",)

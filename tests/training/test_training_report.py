@@ -15,7 +15,7 @@ from hf_curriculum import IID, BabySteps, Phases, make_plan, rank_scores
 from hf_curriculum.reporting.html import percent
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_scores_section, add_training
-from hf_curriculum.training.publishing import read_run, training_report
+from hf_curriculum.training.report import read_run, training_report
 
 
 @pytest.fixture
