@@ -14,7 +14,8 @@ import numpy as np
 
 from hf_curriculum.config import digest
 from hf_curriculum.planning.batches import Layout
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Selection
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
+from hf_curriculum.planning.deciding import Observed, Selection
 from hf_curriculum.planning.exposure import TRAINED, Exposure, cut_line, describe, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,29 @@ from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64, p
 _MOST_POOLS = 16
 _GRID = 30
 """Shares are rounded to multiples of 2^-30, so that another machine's last bit changes no batch."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The length of a run in the training arguments: epochs of the whole data set, or optimizer steps.
+
+    Args:
+        epochs: passes over the data set (`num_train_epochs`), or None.
+        steps: optimizer steps (`max_steps`), or None.
+        global_batch_size: examples per optimizer step, over all processes and accumulated batches.
+
+    Raises:
+        ValueError: there would be no step, or no end.
+    """
+
+    epochs: float | None
+    steps: int | None
+    global_batch_size: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("epochs", self.epochs), ("max_steps", self.steps)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} would train on nothing, or for ever; it is a number more than 0.")
 
 
 @dataclass(frozen=True)

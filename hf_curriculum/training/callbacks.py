@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_curriculum.planning.batches import Layout
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage

@@ -15,7 +15,7 @@ import torch
 
 from hf_curriculum.data.collators import IGNORED
 from hf_curriculum.data.text import BESIDE
-from hf_curriculum.planning.curriculum import Selection
+from hf_curriculum.planning.deciding import Selection
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.training.prediction import TEXT_INPUTS, evaluation_mode, preserve_rng_state

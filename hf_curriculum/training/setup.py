@@ -36,7 +36,8 @@ from hf_curriculum.data.image_inputs import ImageInputs
 from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.planning.batches import ByImage
-from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum, metric_name
+from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum
+from hf_curriculum.planning.deciding import metric_name
 from hf_curriculum.planning.exposure import TRAINED
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan

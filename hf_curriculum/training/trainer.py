@@ -20,7 +20,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
-from hf_curriculum.planning.curriculum import Curriculum, Observed, curriculum_from
+from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples

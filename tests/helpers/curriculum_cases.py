@@ -34,7 +34,7 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.rng import hash64, mix64

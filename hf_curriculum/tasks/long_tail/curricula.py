@@ -10,17 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_curriculum.config import at_least
-from hf_curriculum.planning.curriculum import (
-    Budget,
-    Curriculum,
-    Log,
-    Observed,
-    Signal,
-    is_greater_better,
-    metric_array,
-    metric_value,
-    num_steps,
-)
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, num_steps
+from hf_curriculum.planning.deciding import Observed, Signal, is_greater_better, metric_array, metric_value
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
