@@ -342,7 +342,7 @@ class Plan:
         scores = self.ranking.scores
         return {
             "curriculum": self.curriculum.to_dict(),
-            "score_column": self.ranking.name,
+            "score_column": self.ranking.score_column,
             "easy": self.ranking.easy,
             "num_rows": self.ranking.num_rows,
             "scores": None if scores is None else digest_of(scores),

@@ -83,7 +83,7 @@ def gather_facts(
             **{package: version(package) for package in _PACKAGES},
             **checkout_commit(),
         },
-        "paper": paper_of(rule, plan.ranking.name) if paper is None else paper,
+        "paper": paper_of(rule, plan.ranking.score_column) if paper is None else paper,
         **{key: value for key, value in said.items() if value is not None},
     }
 
@@ -163,9 +163,9 @@ def _score_facts(trainer: Any) -> dict[str, Any] | None:
         return None
     made = None
     if hasattr(trainer.train_dataset, "features"):
-        made = read_provenance(trainer.train_dataset).get(ranking.name)
+        made = read_provenance(trainer.train_dataset).get(ranking.score_column)
     return {
-        "column": ranking.name or "score",
+        "column": ranking.score_column or "score",
         "easy": ranking.easy,
         "provenance": None if made is None else made.to_dict(),
         "statistics": scores.statistics() if isinstance(scores, BucketScores) else score_statistics(scores),

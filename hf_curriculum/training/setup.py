@@ -1,4 +1,4 @@
-"""The training data's order: its scores, and the further columns that a curriculum needs."""
+"""What is settled before the first step: arguments, the data's order, and whether anything contradicts the plan."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def open_training_data(data: Any) -> Any:
     return data
 
 
-def validate_scores(rule: Any, column: str | None, scores: Any, same_rows: bool) -> None:
+def validate_scores(rule: Any, score_column: str | None, scores: Any, same_rows: bool) -> None:
     """Scores are given once, for a curriculum, and for these rows."""
-    given = None if column is None else f"score_column={column!r}"
+    given = None if score_column is None else f"score_column={score_column!r}"
     if scores is not None:
         if given is not None:
             raise ValueError(
@@ -94,7 +94,7 @@ def validate_scores(rule: Any, column: str | None, scores: Any, same_rows: bool)
 
 
 def plan_stream(
-    stream: BucketedStream, rule: Curriculum, column: str | None, scores: np.ndarray | None, **budget: Any
+    stream: BucketedStream, rule: Curriculum, score_column: str | None, scores: np.ndarray | None, **budget: Any
 ) -> BucketedStream:
     """The stream with the plan of the training arguments, which must not contradict its own."""
     if scores is not None:
@@ -102,13 +102,13 @@ def plan_stream(
             f"scores= was given, but the order of {stream.path} was written by `save_bucketed`. Leave scores= out, or "
             "write the data again with these scores in a column."
         )
-    return stream.with_plan(column, curriculum=rule, **budget)
+    return stream.with_plan(score_column, curriculum=rule, **budget)
 
 
-def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: np.ndarray | None) -> Ranking:
+def rank_training_data(data: Any, rule: Curriculum, score_column: str | None, scores: np.ndarray | None) -> Ranking:
     """The order of the training data, by its score column or by `scores`, shape (n,), and further columns read."""
     if scores is None:
-        return rank_dataset(data, rule, column)
+        return rank_dataset(data, rule, score_column)
     columns, ends, scores = read_columns(data, rule.reads_in_all), easy_ends(data, rule), as_numbers(scores)
     if scores.shape != (len(data),):
         raise ValueError(

@@ -272,10 +272,10 @@ class CurriculumTrainer(HubMixin, Trainer):
         validate_selection(plan, args, self._train_batch_size)
         return plan
 
-    def _rank(self, data: Any, rule: Curriculum, column: str | None) -> Ranking:
+    def _rank(self, data: Any, rule: Curriculum, score_column: str | None) -> Ranking:
         """The order of the rows, which other lengths, seeds and batch sizes do not change."""
-        if self._ranking is None or self._ranking[0] is not data or self._ranking[1:3] != (rule, column):
-            self._ranking = data, rule, column, rank_training_data(data, rule, column, self._scores)
+        if self._ranking is None or self._ranking[0] is not data or self._ranking[1:3] != (rule, score_column):
+            self._ranking = data, rule, score_column, rank_training_data(data, rule, score_column, self._scores)
         return self._ranking[3]
 
     def _hp_search_setup(self, trial: Any) -> None:

@@ -178,7 +178,7 @@ class _ByLevel(Curriculum):
             wanted = np.float32(level)
             start, stop = np.searchsorted(values, [wanted, np.nextafter(wanted, np.float32(np.inf))])
             if start == stop:
-                column = f"`{ranking.name}`" if ranking.name else "the level"
+                column = f"`{ranking.score_column}`" if ranking.score_column else "the level"
                 raise ValueError(
                     f"{type(self).__name__} needs examples of level {level:g}, and {column} holds "
                     f"{[round(float(value), 6) for value in found[:12]]}: that part of the schedule would have "
