@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hf_curriculum.data.collators import IGNORED
-from hf_curriculum.data.text import BESIDE
+from hf_curriculum.data.text_blocks import BESIDE
 from hf_curriculum.planning.deciding import Selection
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import hash64, mix64

@@ -14,7 +14,8 @@ from datasets import Dataset
 from PIL import Image
 
 from hf_curriculum import CaptionCollator, make_image_processor, train_wordpiece
-from hf_curriculum.data.text import BlockCollator, JointText, _batches, text_blocks
+from hf_curriculum.data.text import _batches
+from hf_curriculum.data.text_blocks import BlockCollator, JointText, text_blocks
 
 LINES = [f"a {colour} {thing} on the table" for colour in ("red", "blue") for thing in ("ball", "cube", "cone")]
 
