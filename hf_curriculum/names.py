@@ -294,7 +294,7 @@ COMMANDS = {
     "ontology": "tasks.alignment.cli:ontology_command",
     "inspect": "cli.inspect:inspect_command",
     "plan": "cli.plan:plan_command",
-    "train": "cli.train:train_command",
+    "train": "tasks.captioning.train:train_command",
     "recipe": "cli.recipe:recipe_command",
     "report": "cli.report:report_command",
     "caption": "tasks.captioning.cli:caption_command",
