@@ -309,6 +309,7 @@ class Plan:
         Returns:
             float32, shape (num_rows,); None where all are 1.
         """
+        # Made once per stage: the trainer keeps the array on its device for as long as this is the same object.
         return self._weights.get(self.stage_at(step).number)
 
     @cached_property

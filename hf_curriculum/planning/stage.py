@@ -172,6 +172,8 @@ class Stage:
         """
         size, length = self.pool_size, self._padded(self.pool_size)
         parts = []
+        # Each pass is a permutation of the pool under a key of its own, so that any sample position is known without
+        # those before it: a resumed run reads on where it was, and stores no state of a sampler.
         while start < stop:
             number, first = divmod(start, length)
             end = min(length, first + stop - start)
@@ -184,6 +186,7 @@ class Stage:
         """Positions in the order of one pass that draws `size` examples of the pool."""
         if self.batch_multiple is None:
             return self._within(permute(samples, self.pool_size, key))
+        # Sample positions that hold no example pad the last batch, spread evenly so that each process has its share.
         full = size // self.batch_multiple * self.batch_multiple
         # Of the last batch's sample positions, those where the even spread rises by one have an example.
         before, after = ((samples - full + more) * (size - full) // self.batch_multiple for more in (0, 1))

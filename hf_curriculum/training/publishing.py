@@ -141,6 +141,7 @@ class HubMixin:
 
         A checkpoint has a `curriculum.json` of its own; that of a model says what it was trained on.
         """
+        # Private in transformers 5.24: writes a model's folder, for checkpoints, `save_model` and pushes alike.
         super()._save(output_dir, state_dict)
         if self.state.global_step and not self._saves_checkpoint:
             self._save_curriculum(output_dir)
@@ -175,6 +176,7 @@ class HubMixin:
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
             return
+        # Private in transformers 5.24: starts a push in the background, whose failure `Trainer` never looks at.
         self._save_curriculum()
         before = set(self._jobs())
         super()._push_from_checkpoint(checkpoint_folder)

@@ -216,6 +216,8 @@ class Selector:
         self._since_log = np.zeros(7)
         if folder is None or not self._valued_before():
             return
+        # With score_every > 1 the next steps' candidates were valued by an earlier step's model, which no longer is:
+        # their values were saved, and the same ones are chosen again.
         trainer, path = self.trainer, self._path(folder)
         places, values, processes = trainer._train_batch_size // trainer.plan.layout.unit, np.empty((0, 0)), 0
         if path.is_file():

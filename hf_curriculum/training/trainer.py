@@ -279,6 +279,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         return self._ranking[3]
 
     def _hp_search_setup(self, trial: Any) -> None:
+        # Private in transformers 5.24: called for each trial of a search, after its values went into `self.args`.
         super()._hp_search_setup(trial)
         self._follow_arguments()
 
@@ -315,6 +316,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         return self._train_loader
 
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader:
+        # Private in transformers 5.24: makes all loaders; `description` says which one.
         collator, dropped = self.data_collator, self.args.dataloader_drop_last
         if description != "Training" and hasattr(collator, "without_augmentation"):
             self.data_collator = collator.without_augmentation()
@@ -325,6 +327,8 @@ class CurriculumTrainer(HubMixin, Trainer):
             self.data_collator, self.args.dataloader_drop_last = collator, dropped
 
     def _get_train_sampler(self, train_dataset: Any = None) -> CurriculumSampler:
+        # Private in transformers 5.24: what the training loader draws by. It reads plan and step when it is iterated,
+        # so a decision between two rounds needs no new sampler.
         return CurriculumSampler(
             lambda: self.plan, lambda: self.state.global_step, placeholders=lambda: self._skips, with_samples=True
         )
@@ -361,6 +365,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         return super().get_batch_samples(batches, num_batches, device)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        # Private in transformers 5.24: wraps the collator of data that cannot drop columns itself.
         # A collator that names its columns reads no others, and from a `Dataset` they were removed before.
         chosen = hasattr(data_collator, "columns") or hasattr(self.train_dataset, "remove_columns")
         if description != "Training" or not chosen:
@@ -388,6 +393,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         return data.remove_columns([name for name in data.column_names if name in read])
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        # Private in transformers 5.24: leaves the columns that `forward` names.
         if self._collates_all_columns:
             return self._without_curriculum_columns(dataset)
         return super()._remove_unused_columns(dataset, description)
@@ -406,7 +412,7 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     def set_initial_training_values(self, args: Any, dataloader: DataLoader[Any]) -> tuple[Any, ...]:
         """`Trainer`'s counts, with the plan's number of steps."""
-        counted = copy.copy(args)
+        counted = copy.copy(args)  # the user's arguments stay as they were given
         counted.max_steps = self.plan.max_steps
         return super().set_initial_training_values(counted, dataloader)
 
@@ -577,6 +583,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
         elif resume_from_checkpoint:
             resume_from_checkpoint = self.local_checkpoint(resume_from_checkpoint)
+        # `Trainer` skips the completed steps' batches: the sampler then yields placeholders, and no example is loaded.
         self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
         self._resumed, self.is_in_train = self._skips, False  # an earlier call may have ended with an error
         if resume_from_checkpoint and self.args.auto_find_batch_size:
@@ -600,6 +607,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         return output
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        # Private in transformers 5.24, as are the next two: only here the folder is known whose weights are loaded.
         self._loading_from = resume_from_checkpoint
         super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
@@ -612,6 +620,8 @@ class CurriculumTrainer(HubMixin, Trainer):
         load_renamed_weights(self.model, self._loading_from, load_result)
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        # Private in transformers 5.24: restores optimizer, schedule and step. After it the step is known at which the
+        # clock, the audit and the choice among candidates go on.
         trained = super()._init_training_state(*args, **kwargs)
         self._clock = TrainingClock(self._seconds_before)
         self._draw_log = DrawLog()
@@ -623,8 +633,10 @@ class CurriculumTrainer(HubMixin, Trainer):
         return trained
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # Private in transformers 5.24: writes model, optimizer and random states, and the trainer's state last. So the
+        # curriculum is written before, and a checkpoint without a trainer's state counts as incomplete.
         self.check_draws()
-        seen = self._weighting.seen
+        seen = self._weighting.seen  # every process takes part in gathering
         losses = None if seen is None else seen.gather(self.accelerator)
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
@@ -638,6 +650,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             self._saves_checkpoint = False
 
     def _save_rng_state(self, output_dir: str) -> None:
+        # Private in transformers 5.24: called in every process, each of which has candidates of its own to save.
         super()._save_rng_state(output_dir)
         self.selector.save(output_dir)
         # The trainer's state, written next by the main process, says that a checkpoint is complete: so wait for all.

@@ -57,6 +57,8 @@ class TrainingLosses:
     def _flush(self) -> None:
         """Packs what was recorded; of a row that comes twice in a step, the larger loss stays."""
         for step, rows, losses in self._pending:
+            # With the step in the upper half a later step's integer is larger, whatever its loss; within a step the
+            # larger loss stays, since the bits of floats that are not negative grow as these do.
             bits = losses.cpu().numpy().view(np.uint32).astype(np.int64)
             np.maximum.at(self.packed, rows.cpu().numpy(), (step + 1 << 32) | bits)
         self._pending = []
