@@ -323,6 +323,10 @@ SUITES = LazyTable(
 """What `hf-curriculum evaluate --suite NAME` calls."""
 
 
+CARD_SECTIONS = LazyTable({"guidance": "tasks.long_tail.generation.filter:spectrum_section"})
+"""Column of a data set → the function that writes a section of its card: `DataCard` → Markdown."""
+
+
 def homes(package: str) -> dict[str, str]:
     """The names that `hf_curriculum`, or the package of a task, offers, each with the module it lives in."""
     table = PUBLIC if package == "hf_curriculum" else TASKS[package.removeprefix("hf_curriculum.tasks.")]
