@@ -17,7 +17,7 @@ from hf_curriculum.config import parse_json, read_json, reading
 from hf_curriculum.planning.curriculum import Budget, Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import rank_dataset
-from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
+from hf_curriculum.reporting.figures.growth import chosen_counts, chosen_scores
 from hf_curriculum.reporting.html import file_stem, number
 from hf_curriculum.reporting.report import Report
 

@@ -29,7 +29,7 @@ from hf_curriculum.reporting.chosen import (
     save_chosen,
 )
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
-from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
+from hf_curriculum.reporting.figures.growth import chosen_counts, chosen_scores
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.training.publishing import read_run, training_report
 
