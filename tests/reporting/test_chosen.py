@@ -17,7 +17,6 @@ from hf_curriculum.reporting.chosen import (
     Chosen,
     _at_random,
     _counts,
-    _evenly,
     _parts,
     _quantiles,
     _read_chosen,
@@ -30,6 +29,7 @@ from hf_curriculum.reporting.chosen import (
 )
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.growth import chosen_counts, chosen_scores
+from hf_curriculum.reporting.inspection import spread_evenly
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.training.publishing import read_run, training_report
 
@@ -290,8 +290,8 @@ def test_shares_by_hand():
     assert _at_random(np.array([0, 1, 2, 2]), 2, 2) == [0.5, 0.375, 0.125]
     assert _at_random(np.array([0, 1, 2, 2]), 2, 1) == [0.5, 0.5]
     assert _at_random(np.array([3]), 4, 4) == pytest.approx([27 / 64, 27 / 64, 9 / 64, 1 / 64, 0])
-    assert [part["at"] for part in _evenly([{"at": at} for at in range(20)])] == [0, 3, 5, 8, 11, 14, 16, 19]
-    assert len(_evenly([{}] * 3)) == 3
+    assert spread_evenly(range(20), 8) == [0, 3, 5, 8, 11, 14, 16, 19]
+    assert spread_evenly(range(3), 8) == [0, 1, 2]
     assert _quantiles(np.float32([0, 1, 2, 3, 4, np.nan, np.inf])) == [0, 1, 2, 3, 4, 2]
     assert _quantiles(np.array([np.nan])) == []
 

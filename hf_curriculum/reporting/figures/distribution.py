@@ -70,11 +70,8 @@ def score_distribution(
     Example:
         >>> figure = score_distribution([1, 2, 2, 3, 5, 8], name="noun_count", cuts=(2, 3))
     """
-    if easy not in ("low", "high"):
-        raise ValueError(f'`easy` is {easy!r}. It says which end of `{name}` is easy: pass "low" or "high".')
-    values = np.asarray(scores, dtype=np.float64).ravel()
-    finite = np.sort(values[np.isfinite(values)])
-    unscored += len(values) - len(finite)
+    finite = np.sort(ScoreRow(scores, easy).finite)
+    unscored += np.size(scores) - len(finite)
     if not len(finite):
         raise ValueError(f"None of the {unscored:,} examples has a finite `{name}`: there is no distribution to draw.")
     cuts = sorted(cuts, reverse=easy == "high")
