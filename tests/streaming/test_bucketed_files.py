@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import tarfile
+from functools import partial
 from io import BytesIO
 
 import numpy as np
@@ -439,10 +440,10 @@ def test_positions_of_quantiles(start, stop, positions):
 
 
 def test_rows_are_read_a_bounded_number_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(save, "_CHUNK", 3)
-    monkeypatch.setattr(save, "_CHUNK_OF_FILES", 2)
+    monkeypatch.setattr(shards, "CHUNK", 3)
+    monkeypatch.setattr(shards, "CHUNK_OF_FILES", 2)
     for data, sizes in ((scored(12), [3, 3, 1]), (with_images(tmp_path / "p"), [2, 2, 2, 1])):
-        tables = list(save._tables(data, np.arange(12), 4, 11, 5))
+        tables = list(shards.embedded_tables(data, range(4, 11), partial(save._shuffled, np.arange(12), 5)))
         assert [len(table) for table in tables] == sizes
         found = [number for table in tables for number in table["id"].to_pylist()]
         assert found == permute(np.arange(4, 11), 12, 5).tolist()
