@@ -451,10 +451,7 @@ def test_features_with_a_model(finding, tmp_path):
     words += ["--dtype", "float32", "--images", "photos", "--batch-size", 2, "--num-workers", 1, "--json"]
     done("features", "data.json", tmp_path, "--model", "me/model", *words)
     data = finding["load"].gives
-    assert finding["load"].calls == [
-        (("data.json",), {"images": None}),
-        (("data.json",), {"images": "photos"}),
-    ]
+    assert finding["load"].calls == [(("data.json",), {"images": None}), (("data.json",), {"images": "photos"})]
     assert finding["extract"].calls == [
         (
             (data, "me/model", tmp_path),

@@ -473,11 +473,7 @@ def test_results_on_benchmarks_of_the_hub_become_files_that_it_reads():
     first, second = (parse_eval_result_entries(yaml.safe_load(content)) for content in files.values())
     assert first == [
         EvalResultEntry(
-            "ewok-core/ewok-core-1.0",
-            "default",
-            0.625,
-            dataset_revision="0" * 40,
-            notes="mean over 11 domains",
+            "ewok-core/ewok-core-1.0", "default", 0.625, dataset_revision="0" * 40, notes="mean over 11 domains"
         )
     ]
     assert [(one.task_id, one.value) for one in second] == [("passive_1", 0.5), ("npi", 1)]

@@ -35,10 +35,7 @@ def test_a_run_that_diverged(theme):
 
 @pytest.mark.parametrize("axis", ["examples", "seconds"])
 def test_a_run_that_has_not_come_to_all_its_phases(axis):
-    points = [
-        {"examples": 0, "seconds": 0.3, "eval_loss": 3.6},
-        {"examples": 10, "seconds": 2.3, "eval_loss": 2.6},
-    ]
+    points = [{"examples": 0, "seconds": 0.3, "eval_loss": 3.6}, {"examples": 10, "seconds": 2.3, "eval_loss": 2.6}]
     for shown, texts in ((points, ["phase 2"]), (points[:1], [])):
         figure = validation_curves({"run": shown}, x=axis, boundaries=[4, 24, 40], theme=LIGHT)
         to_png(figure)

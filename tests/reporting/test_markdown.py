@@ -3,16 +3,7 @@ import re
 import pytest
 import yaml
 
-from hf_curriculum.markdown import (
-    END,
-    START,
-    front_matter,
-    one_line,
-    plain,
-    renewed,
-    split_front_matter,
-    table,
-)
+from hf_curriculum.markdown import END, START, front_matter, one_line, plain, renewed, split_front_matter, table
 
 HOSTILE = [
     "<script>alert('x')</script><img src=https://evil.example/a.png onerror=alert(1)>",

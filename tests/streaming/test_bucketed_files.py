@@ -298,20 +298,17 @@ def test_arguments_that_do_not_fit(tmp_path):
     def save(data: object = None, num_buckets: int = 2, **options: object) -> None:
         save_bucketed(data or scored(), tmp_path / "out", num_buckets, score_column="difficulty", **options)
 
-    with pytest.raises(TypeError, match="was given a DatasetDict"):
-        save(DatasetDict(train=scored()))
-    with pytest.raises(TypeError, match="was given an IterableDataset"):
-        save(scored().to_iterable_dataset())
-    with pytest.raises(ValueError, match="`format` is 'csv'"):
-        save(format="csv")
-    with pytest.raises(ValueError, match="shard_size=3 and num_shards=2 were given"):
-        save(shard_size=3, num_shards=2)
-    with pytest.raises(ValueError, match="num_shards=0 was given"):
-        save(num_shards=0)
-    with pytest.raises(ValueError, match="3 examples cannot fill 5 buckets"):
-        save(scored(3), num_buckets=5)
-    with pytest.raises(ValueError, match="`difficulty` is not in the"):
-        save(scored().remove_columns("difficulty"))
+    for error, match, call in (
+        (TypeError, "was given a DatasetDict", lambda: save(DatasetDict(train=scored()))),
+        (TypeError, "was given an IterableDataset", lambda: save(scored().to_iterable_dataset())),
+        (ValueError, "`format` is 'csv'", lambda: save(format="csv")),
+        (ValueError, "shard_size=3 and num_shards=2 were given", lambda: save(shard_size=3, num_shards=2)),
+        (ValueError, "num_shards=0 was given", lambda: save(num_shards=0)),
+        (ValueError, "3 examples cannot fill 5 buckets", lambda: save(scored(3), num_buckets=5)),
+        (ValueError, "`difficulty` is not in the", lambda: save(scored().remove_columns("difficulty"))),
+    ):
+        with pytest.raises(error, match=match):
+            call()
     assert not (tmp_path / "out").exists()
 
 
