@@ -11,10 +11,9 @@ import tiny_models
 import torch
 from datasets import Dataset
 from transformers import BertConfig
-from typer.testing import CliRunner
+from typed_commands import result
 
 from hf_curriculum import make_scenes
-from hf_curriculum.cli import app
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import RegionStore
@@ -32,10 +31,6 @@ from hf_curriculum.tasks.alignment.cli import is_aligner
 from hf_curriculum.tasks.alignment.retrieval.score_captions import class_notes
 
 IMAGES, CAPTIONS = 6, 12
-
-
-def result(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
