@@ -69,8 +69,7 @@ def test_the_most_and_the_least(run, photos):
     assert scores == sorted(scores, reverse=True)
     assert {item["label"] for item in all_of_them[0]["objects"]} <= set(NAMES)
     none = result("detect", run, photos / "0.png", "--threshold", "1")
-    assert none.exit_code == 0
-    assert none.stdout == ""
+    assert (none.exit_code, none.stdout) == (0, "")
     assert "0.png: nothing above 1." in none.stderr
 
 

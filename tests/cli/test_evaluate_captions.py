@@ -109,8 +109,7 @@ def test_another_system_beside_it_by_difficulty_and_on_a_page(photos, references
     entries = {entry["image_id"]: entry["caption"] for entry in json.loads((vanilla / "captions.json").read_text())}
     for row, own in zip(order, sets, strict=True):
         expected = CaptionEvaluator([references[row]], ["rouge"])([entries[f"{row}.png"]])
-        assert own["images"] == 1
-        assert own["vanilla"]["rouge_l"] == expected.corpus["rouge_l"]
+        assert (own["images"], own["vanilla"]["rouge_l"]) == (1, expected.corpus["rouge_l"])
     assert "Only the first 4 of 5 images" in done.stdout
     page = (tmp_path / "page" / "report.html").read_text()
     assert page.count('<ul class="captioned">') == 4

@@ -396,8 +396,7 @@ def test_a_disk_is_full_by_what_is_said_or_by_what_is_left(tmp_path, monkeypatch
     lost, full = RuntimeError("unexpected pos"), tmp_path / "a" / "b"
     for free, is_full in ((1 << 20, False), ((1 << 20) - 1, True)):
         monkeypatch.setattr("shutil.disk_usage", lambda place, free=free: SimpleNamespace(free=free, place=place))
-        assert common.free_bytes(full) == free
-        assert common.disk_is_full(lost, full) == is_full
+        assert (common.free_bytes(full), common.disk_is_full(lost, full)) == (free, is_full)
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=place))
     assert [common.free_bytes(place) for place in (tmp_path, full)] == [tmp_path, tmp_path]
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=1 << 40))

@@ -167,8 +167,7 @@ def test_generate_with_every_option(drawing, tmp_path):
     words += ["--batch-size", 2, "--part-images", 9, "--parts", tmp_path, "--overwrite", "--json"]
     done("generate", "source", tmp_path / "out", *words)
     assert drawing["load"].calls == [((Path("source"), "dev", True), {})]
-    assert drawing["clip"].calls == [(("a clip",), {})]
-    assert drawing["loaded"].calls == [((None,), {})]
+    assert (drawing["clip"].calls, drawing["loaded"].calls) == ([(("a clip",), {})], [((None,), {})])
     clip = drawing["clip"].gives
     assert drawing["retry"].calls == [((clip, 0.3, 4), {})]
     expected = {

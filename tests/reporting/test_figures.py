@@ -47,8 +47,7 @@ def tick_labels(axis):
 def test_every_figure_renders_in_every_theme(name, theme):
     settings = dict(matplotlib.rcParams)
     with Image.open(io.BytesIO(to_png(FIGURES[name](theme)))) as png:
-        assert png.format == "PNG"
-        assert png.width == theme.width * 200
+        assert (png.format, png.width) == ("PNG", theme.width * 200)
         background = tuple(int(theme.surface[place : place + 2], 16) for place in (1, 3, 5))
         assert max(abs(a - b) for a, b in zip(png.convert("RGB").getpixel((2, 2)), background, strict=True)) <= 2
     assert dict(matplotlib.rcParams) == settings
@@ -242,8 +241,7 @@ class TestValidationCurves:
     def test_by_time_in_minutes_with_boundaries_by_the_first_runs_clock(self):
         figure = validation_curves(CURVES, x="seconds", boundaries=[80])
         axes = axes_of(figure)
-        assert list(axes.lines[1].get_xdata()) == [0.0, 5.0]
-        assert axes.get_xlabel() == "Training time (minutes)"
+        assert (list(axes.lines[1].get_xdata()), axes.get_xlabel()) == ([0.0, 5.0], "Training time (minutes)")
         assert dashed(figure) == [pytest.approx(50 / 60)]  # 80 of 160 examples in 50 of 100 seconds
 
     @pytest.mark.parametrize(
@@ -270,8 +268,7 @@ class TestValidationCurves:
     def test_another_metric_is_linear_with_its_own_label(self):
         points = [{"examples": 0, "eval_cider": -0.1}, {"examples": 9, "eval_cider": 0.9}]
         axes = axes_of(validation_curves({"c": points}, metric="eval_cider", label="CIDEr-D"))
-        assert axes.get_yscale() == "linear"
-        assert axes.get_title("left") == "CIDEr-D"
+        assert (axes.get_yscale(), axes.get_title("left")) == ("linear", "CIDEr-D")
 
     def test_missing_and_nan_values_are_left_out(self):
         points = [{"examples": 0, "eval_loss": 2.0}, {"examples": 5}, {"examples": 9, "eval_loss": float("nan")}]
@@ -309,7 +306,7 @@ class TestValidationCurves:
     def test_errors(self):
         with pytest.raises(ValueError, match=r"`merges` names 'baby', and the runs are \['curriculum', 'control'\]"):
             validation_curves(CURVES, merges={"baby": [(1, "2")]})
-        with pytest.raises(ValueError, match=r"`x` is 'hours'.*pass one of them"):
+        with pytest.raises(ValueError, match="`x` is 'hours', not"):
             validation_curves(CURVES, x="hours")
         with pytest.raises(ValueError, match="`runs` is empty"):
             validation_curves({})
@@ -399,8 +396,7 @@ class TestCanvas:
         assert moved == [pytest.approx(value) for value in (3.0, 0.6, 1.6, 9.0)]
         assert spread([], 1.0) == []
         crowded = spread([0.0] * 5, gap=2.0)
-        assert np.mean(crowded) == pytest.approx(0)
-        assert np.diff(crowded) == pytest.approx([2.0] * 4)
+        assert (np.mean(crowded), np.diff(crowded)) == (pytest.approx(0), pytest.approx([2.0] * 4))
 
     @pytest.mark.parametrize(
         ("value", "text"),

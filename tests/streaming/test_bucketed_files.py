@@ -71,8 +71,7 @@ def test_each_bucket_holds_what_the_order_says(tmp_path, cut, easy):
     index = save_bucketed(data, tmp_path / "out", 4, cut, score_column="difficulty", easy=easy, shard_size=10)
     ranking = rank_scores(np.array(data["difficulty"]), easy)
     buckets = cut_buckets(ranking, 4, cut)
-    assert index.sizes == buckets.sizes
-    assert index.thresholds == buckets.thresholds
+    assert (index.sizes, index.thresholds) == (buckets.sizes, buckets.thresholds)
     everything = []
     for number, (start, stop) in enumerate(buckets.slices()):
         found = ids(tmp_path / "out", f"bucket_{number}")
@@ -100,8 +99,7 @@ def test_rows_come_back_as_they_were(tmp_path):
     data = scored()
     save_bucketed(data, tmp_path / "out", 3, score_column="difficulty")
     loaded = load_dataset(str(tmp_path / "out"), split="train")
-    assert loaded.features == data.features
-    assert sorted(loaded, key=lambda row: row["id"]) == list(data)
+    assert (loaded.features, sorted(loaded, key=lambda row: row["id"])) == (data.features, list(data))
 
 
 def test_provenance_comes_back_and_says_which_end_is_easy(tmp_path):
@@ -218,8 +216,7 @@ def test_webdataset_round_trip(tmp_path, ending):
         assert len(loaded) == 6
         for row in loaded:
             original = stored[row["json"]["id"]]
-            assert row["txt"] == original["caption"]
-            assert row["json"]["difficulty"] == original["difficulty"]
+            assert (row["txt"], row["json"]["difficulty"]) == (original["caption"], original["difficulty"])
             assert np.array_equal(row[ending], PILImage.open(original["image"]["path"]))
     assert len({row["__key__"] for row in configured}) == 6
     assert len(list(load_dataset(str(tmp_path / "out"), split="train", streaming=True))) == 12

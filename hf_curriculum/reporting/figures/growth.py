@@ -40,7 +40,7 @@ def pool_growth(
     """
     drawn = {name: _with_draws(name, rounds) for name, rounds in runs.items()}
     if not drawn:
-        raise ValueError("`runs` is empty: there is no pool to draw. Pass name -> [(first draw, last draw, size)].")
+        raise ValueError("`runs` is empty: there is no pool to draw.")
     longest = max(rounds[-1][1] for rounds in drawn.values())
     largest = max(size for rounds in drawn.values() for _, _, size in rounds)
     labels = {"x_label": "Examples seen", "y_label": "Examples in the pool"}
@@ -106,13 +106,10 @@ def phase_starts(plan: Mapping[str, Any]) -> list[int]:
 def _with_draws(name: str, rounds: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     for first, last, _ in rounds:
         if last < first:
-            raise ValueError(
-                f"A round of {name!r} ends at draw {last:,} before it starts at draw {first:,}. "
-                "Give the rounds as (first draw, last draw, pool size)."
-            )
+            raise ValueError(f"A round of {name!r} ends at draw {last:,} before it starts at draw {first:,}.")
     kept = [(first, last, size) for first, last, size in rounds if last > first]
     if not kept:
-        raise ValueError(f"The run {name!r} has no round with draws, so its pool cannot be drawn. Leave it out.")
+        raise ValueError(f"The run {name!r} has no round with draws: leave it out.")
     return kept
 
 
@@ -162,10 +159,7 @@ def drawn_scores(
     """
     kept = [row for row in rounds if all(row.get(key) is not None and np.isfinite(row[key]) for key in QUANTILES)]
     if not kept:
-        raise ValueError(
-            f"None of the {len(rounds)} rounds has the quantiles {', '.join(QUANTILES)} of `{name}`, so there is "
-            "nothing to draw. They are logged per round while training."
-        )
+        raise ValueError(f"None of the {len(rounds)} rounds has the quantiles {', '.join(QUANTILES)} of `{name}`.")
     by_phase = all(row.get("phase") is not None for row in kept)
     figure, axes = new_figure(
         theme,
@@ -188,10 +182,8 @@ def drawn_scores(
 def drawn_shares(examples: Sequence[int], shares: Mapping[str, Sequence[float]], *, theme: Theme = LIGHT) -> Figure:
     """Each bucket's share of the draws, stacked in steps, against examples seen."""
     if not shares or len(examples) < 2:
-        raise ValueError(
-            f"{len(shares)} buckets in {len(examples)} log entries were given: a course of shares needs a bucket and "
-            "two entries. Log more often (`logging_steps`), or leave the figure out."
-        )
+        given = f"{len(shares)} buckets in {len(examples)} log entries"
+        raise ValueError(f"{given} were given: a course of shares needs a bucket and two entries.")
     figure, axes = new_figure(theme, "What was drawn", x_label="Examples seen", y_label="Share of the draws, per cent")
     ends = [0, *examples]
     parts = [100 * np.asarray([values[0], *values]) for values in shares.values()]
