@@ -21,6 +21,7 @@ from typed_commands import StandIn, done, result, said
 
 from hf_curriculum import CaptionLength, add_scores, save_scored
 from hf_curriculum.cli import common
+from hf_curriculum.cli.score import score_table
 from hf_curriculum.hub.push import PushContents
 from hf_curriculum.names import SUITES
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
@@ -379,11 +380,11 @@ def test_the_table_of_scores():
 
     length = facts(4, {"scorer": "Length", "per_image": None, "easy": "low"}, min=1, q25=2.5, max=1234.56)
     scene = facts(1204, {"scorer": "Clip", "per_image": "max", "easy": "high"})
-    rows = [" ".join(line.split()) for line in common.score_table({"a": {"scores": {"x": length}}}).splitlines()]
+    rows = [" ".join(line.split()) for line in score_table({"a": {"scores": {"x": length}}}).splitlines()]
     assert rows == [
         "score by easy scored unscored min 25 % median 75 % max", "x Length low 1,200 4 1 2.5 – – 1235",
     ]  # fmt: skip
-    several = common.score_table({"a": {"scores": {"x": length, "y": scene}}, "b": {"scores": {}}}).splitlines()
+    several = score_table({"a": {"scores": {"x": length, "y": scene}}, "b": {"scores": {}}}).splitlines()
     assert [" ".join(line.split()) for line in several] == [
         "split score by easy scored unscored min 25 % median 75 % max",
         "a x Length low 1,200 4 1 2.5 – – 1235",
