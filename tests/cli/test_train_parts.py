@@ -150,7 +150,7 @@ def test_the_devices_that_are_there_are_used(tmp_path, monkeypatch):
 
     made = []
     monkeypatch.setattr(
-        "hf_curriculum.training.arguments.CurriculumTrainingArguments.__init__",
+        "hf_curriculum.tasks.captioning.arguments.CaptioningArguments.__init__",
         lambda self, **given: made.append(given),
     )
     context = typer.main.get_command(train_app()).make_context("train", ["scored", str(tmp_path)])
@@ -173,7 +173,7 @@ def made(replaced):
     return {
         "captioner": replaced("cli.train", "_captioner", ("model", processor, {})),
         "collator": replaced("data.collators", "CaptionCollator", "collator"),
-        "trainer": replaced("training.trainer", "CurriculumTrainer", "trainer"),
+        "trainer": replaced("tasks.captioning.trainer", "CaptioningTrainer", "trainer"),
         "processor": processor,
     }
 
@@ -208,7 +208,8 @@ def test_a_trainer_gets_the_parts_and_a_collator(made):
 
 @pytest.mark.parametrize("main", [True, False])
 @pytest.mark.parametrize(
-    ("resume", "passed_on"), [("last", True), ("True", True), ("true", True), (None, None), ("me/model", "me/model")]
+    ("resume", "passed_on"),
+    [("last", True), ("True", True), ("true", True), (None, None), ("me/model", "me/model")],
 )
 def test_how_a_run_goes(replaced, tmp_path, capsys, monkeypatch, main, resume, passed_on):
     order = []
@@ -236,7 +237,7 @@ def test_how_a_run_goes(replaced, tmp_path, capsys, monkeypatch, main, resume, p
     monkeypatch.setattr("hf_curriculum.studies.recipe.RunLines.follow", follow)
     captions = replaced("cli.train", "_write_captions")
     chosen = replaced("reporting.chosen", "save_chosen")
-    replaced("training.publishing", "scoring_cost", {"compute": 210})
+    replaced("training.facts", "scoring_cost", {"compute": 210})
     facts = train._train(trainer, show_plan=True)
     assert order == [
         ("train", (), {"resume_from_checkpoint": passed_on}),
