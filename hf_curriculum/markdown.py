@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 import yaml
 
+TAGS = ("curriculum-learning", "hf_curriculum")
+"""What every card is found by."""
 START, END = "<!-- hf_curriculum: start -->", "<!-- hf_curriculum: end -->"
 """What stands between them is written again by every push."""
 _SPECIAL = re.compile(
@@ -76,6 +80,18 @@ def renewed(body: str, section: str) -> str:
     if not start:
         before = body.rstrip("\n") + "\n\n"
     return f"{before}{START}\n{section.strip(chr(10))}\n{END}{rest.partition(END)[2] or chr(10)}"
+
+
+def filled(template: str, **parts: str) -> str:
+    """A template of cards with its parts in it; those that are empty leave no hole."""
+    text = (files("hf_curriculum.hub") / "templates" / template).read_text("utf-8")
+    return re.sub(r"\n{3,}", "\n\n", Template(text).substitute(parts))
+
+
+def merged_tags(old: object, *new: str | None) -> list[str]:
+    """The tags of a header, which may be one or several, and ours behind them, each once."""
+    tags = [old] if isinstance(old, str) else old or []
+    return [tag for tag in dict.fromkeys([*tags, *new]) if tag]
 
 
 def _on_one_line(value: Any) -> Any:

@@ -16,7 +16,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -24,7 +24,7 @@ import typer
 
 from hf_curriculum.config import parse_json, without_nan
 from hf_curriculum.markdown import one_line
-from hf_curriculum.names import CURRICULA, SCORERS
+from hf_curriculum.names import CURRICULA
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -238,34 +238,9 @@ def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
     )
 
 
-def score_table(splits: Mapping[str, Any]) -> str:
-    """Every score of every split in a line, from `describe_scores(dataset)["splits"]`."""
-    several = len(splits) > 1
-    head = (["split"] if several else []) + ["score", "by", "easy"]
-    numbers = ["scored", "unscored", "min", "25 %", "median", "75 %", "max"]
-    rows = []
-    for split, described in splits.items():
-        for column, facts in described["scores"].items():
-            made = facts["provenance"]
-            per_image = f", {made['per_image']} per image" if made["per_image"] else ""
-            marks = [facts[name] for name in ("min", "q25", "median", "q75", "max")]
-            rows.append(
-                ([split] if several else [])
-                + [column, f"{made['scorer']}{per_image}", made["easy"]]
-                + [f"{facts['rows'] - facts['unscored']:,}", f"{facts['unscored']:,}"]
-                + ["–" if mark is None else f"{mark:.4g}" for mark in marks]
-            )
-    return lines_of(head + numbers, rows, left=len(head))
-
-
-def complete_scorer(incomplete: str) -> list[str]:
-    """Names of scorers that begin so."""
-    return _beginning(SCORERS, incomplete)
-
-
 def complete_curriculum(incomplete: str) -> list[str]:
     """Names of curricula that begin so."""
-    return _beginning(CURRICULA, incomplete)
+    return beginning(CURRICULA, incomplete)
 
 
 def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -277,11 +252,12 @@ def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
             names = dict.fromkeys(name for split in described["splits"].values() for name in split["scores"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # no such data set, or a damaged file, which the command itself reports
-        return _beginning(names, incomplete)
+        return beginning(names, incomplete)
     return []
 
 
-def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+def beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    """The names that begin so."""
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -74,7 +74,7 @@ def features_command(
     common = {"dtype": dtype, "standardise": standardise, "progress": sys.stderr.isatty()}
     try:
         if model is None:
-            _refuse_options(grid=grid, images=images, **setting)
+            _validate_options(grid=grid, images=images, **setting)
             from hf_curriculum.data.regions.pack import pack_regions
 
             found = pack_regions(_labelled(sources), store, made_by=made_by, **common)
@@ -103,8 +103,8 @@ def _hide_bars() -> None:
         disable_progress_bars()
 
 
-def _refuse_options(**given: Any) -> None:
-    """Options that only a model has, given without one."""
+def _validate_options(**given: Any) -> None:
+    """Raises for options that only a model has."""
     defaults = {"threshold": 0.2, "min_regions": 10, "max_regions": 100, "grid": None, "images": None}
     changed = [f"--{name.replace('_', '-')}" for name, value in given.items() if value != defaults[name]]
     if changed:

@@ -11,12 +11,12 @@ import typer
 
 from hf_curriculum.cli.common import (
     AsJson,
-    complete_scorer,
+    beginning,
     hide_bars_unless_watched,
+    lines_of,
     note,
     plainly,
     say,
-    score_table,
     suggest,
     typed_again,
 )
@@ -41,7 +41,7 @@ _Scorers = Annotated[
         help="A score to add: its name, or JSON, YAML or a file of either with `type` and arguments, as in "
         '\'{"type": "noun_count", "max_words": 50}\'; your own as module:Class, a file module.py here, or with '
         '\'{"type": "module:Class", ...}\'. May be repeated; one that combines scores comes after them.',
-        autocompletion=complete_scorer,
+        autocompletion=lambda incomplete: beginning(SCORERS, incomplete),
     ),
 ]
 _PerImage = Annotated[
@@ -231,6 +231,26 @@ def validate_output(output: Path) -> None:
             f"{output} holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)}), and the scored data "
             "would lie among them. Name a folder of its own."
         )
+
+
+def score_table(splits: Mapping[str, Any]) -> str:
+    """Every score of every split in a line, from `describe_scores(dataset)["splits"]`."""
+    several = len(splits) > 1
+    head = (["split"] if several else []) + ["score", "by", "easy"]
+    numbers = ["scored", "unscored", "min", "25 %", "median", "75 %", "max"]
+    rows = []
+    for split, described in splits.items():
+        for column, facts in described["scores"].items():
+            made = facts["provenance"]
+            per_image = f", {made['per_image']} per image" if made["per_image"] else ""
+            marks = [facts[name] for name in ("min", "q25", "median", "q75", "max")]
+            rows.append(
+                ([split] if several else [])
+                + [column, f"{made['scorer']}{per_image}", made["easy"]]
+                + [f"{facts['rows'] - facts['unscored']:,}", f"{facts['unscored']:,}"]
+                + ["–" if mark is None else f"{mark:.4g}" for mark in marks]
+            )
+    return lines_of(head + numbers, rows, left=len(head))
 
 
 def _save_and_print(

@@ -8,16 +8,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
+from hf_curriculum.markdown import (
+    TAGS,
+    filled,
+    front_matter,
+    merged_tags,
+    one_line,
+    plain,
+    renewed,
+    split_front_matter,
+    table,
+)
 from hf_curriculum.names import CARD_SECTIONS
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
@@ -28,7 +36,6 @@ from hf_curriculum.scored_data import provenance_markdown
 from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.save import configurations
 
-TAGS = ("curriculum-learning", "hf_curriculum")
 _BUCKET = re.compile(r"bucket_\d+")
 _THUMBNAIL = 160
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
@@ -83,28 +90,15 @@ class DataCard:
             and config.get("config_name") not in taken
             and not _BUCKET.fullmatch(str(config.get("config_name")))
         ]
-        tags = old.pop("tags", None) or []
+        tags = merged_tags(old.pop("tags", None), *TAGS)
         rows = sum(map(len, self.splits.values()))
         size = next((name for limit, name in _SIZES if rows < limit), "n>10M")
-        ours_alone: dict[str, Any] = {}
-        if self.license is not None:
-            ours_alone["license"] = self.license
-        if self.language is not None:
-            ours_alone["language"] = self.language
+        said = {"license": self.license, "language": self.language}
+        said = {name: value for name, value in said.items() if value is not None}
         if {IMAGE, CAPTION}.issubset(self.dataset.column_names):
-            ours_alone["task_categories"] = [
-                "image-to-text",
-                "image-text-to-text",
-            ]  # a captioner's card has the second
-        return front_matter(
-            {
-                **{name: value for name, value in old.items() if name not in ours_alone},
-                **ours_alone,
-                "tags": list(dict.fromkeys([*([tags] if isinstance(tags, str) else tags), *TAGS])),
-                "size_categories": [size],
-                "configs": [*ours, *others],
-            }
-        )
+            said["task_categories"] = ["image-to-text", "image-text-to-text"]  # a captioner's card has the second
+        kept = {name: value for name, value in old.items() if name not in said}
+        return front_matter({**kept, **said, "tags": tags, "size_categories": [size], "configs": [*ours, *others]})
 
     def configurations(self) -> list[dict[str, Any]]:
         """The `configs:` of the header: everything, and one for each bucket."""
@@ -116,9 +110,9 @@ class DataCard:
         return [{**every, "data_files": [*every["data_files"], *rest]}, *single]
 
     def _render_section(self) -> str:
-        template = (files("hf_curriculum.hub") / "templates" / "data_card.md").read_text("utf-8")
         provenance = read_provenance(self.dataset)
-        text = Template(template).substitute(
+        return filled(
+            "data_card.md",
             summary=self._summary(),
             use=self._code(),
             note=self._note(),
@@ -127,7 +121,6 @@ class DataCard:
             examples="\n".join(map(self._examples, provenance)),
             scores=provenance_markdown(DatasetDict(self.splits)).rstrip("\n"),
         )
-        return re.sub(r"\n{3,}", "\n\n", text)
 
     def _summary(self) -> str:
         counts = ", ".join(f"{len(part):,} in `{name}`" for name, part in self.splits.items())
@@ -159,10 +152,8 @@ class DataCard:
         scores = score_values(self.dataset, column)
         if not np.isfinite(scores).any():
             return f"{plain(column, 80)}: no example of `{self.split}` could be scored.\n"
-        easy = read_provenance(self.dataset)[column].easy
-        cuts: dict[str, Any] = {}
+        easy, cuts = self._easy(column), {}
         if self.index is not None and column == self.index.score_column:
-            easy = self.index.easy
             known = [mark for mark in self.index.thresholds if mark is not None]
             if len(known) == len(self.index.thresholds):
                 cuts = {"cuts": known, "shares": [size / self.index.num_rows for size in self.index.sizes]}
@@ -170,6 +161,11 @@ class DataCard:
         readable = re.sub(r"[^A-Za-z0-9]+", "_", column)[:60].strip("_")
         path = self.add_image(f"scores_{number}{'_' * bool(readable)}{readable}.png", png)
         return f"![{plain(column, 80)}]({path})\n"
+
+    def _easy(self, column: str) -> str:
+        if self.index is not None and column == self.index.score_column:
+            return self.index.easy
+        return read_provenance(self.dataset)[column].easy
 
     def _bucket_table(self) -> str:
         index = self.index
@@ -179,19 +175,16 @@ class DataCard:
             (f"bucket_{number}", f"{bucket.rows:,}", *(_mark(end) for end in (bucket.lowest, bucket.highest)))
             for number, bucket in enumerate(index.buckets)
         ]
+        counts = table(("configuration", "examples", "lowest score", "highest score"), rows)
         return (
             f"## Buckets\n\nThe examples of `{self.split}`, cut by {index.cut} of {plain(index.score_column, 80)} "
             f"({index.easy} = easy), easiest first; within a bucket the order is random. Each is a configuration.\n\n"
-            + table(("configuration", "examples", "lowest score", "highest score"), rows)
-            + "\n"
+            f"{counts}\n"
         )
 
     def _examples(self, column: str) -> str:
-        easy = read_provenance(self.dataset)[column].easy
-        if self.index is not None and column == self.index.score_column:
-            easy = self.index.easy
         scores = score_values(self.dataset, column)
-        ranked = rank_for_show(scores, easy)
+        ranked = rank_for_show(scores, self._easy(column))
         parts = []
         for end, order in (("easiest", ranked), ("hardest", ranked[::-1])):
             rows = of_different_images(self.dataset, order, self.num_examples).tolist()

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 import yaml
 
 from hf_curriculum.hub.papers import PAPERS
-from hf_curriculum.markdown import front_matter, plain, renewed, split_front_matter, table
+from hf_curriculum.markdown import TAGS, filled, front_matter, merged_tags, plain, renewed, split_front_matter, table
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.curves import merges_of, validation_curves
 from hf_curriculum.reporting.figures.growth import counted_in, phase_starts, pool_growth, pools_of
 from hf_curriculum.reporting.html import cell
 
-TAGS = ("curriculum-learning", "hf_curriculum")
 _GROWTH, _CURVES = "pool_growth.png", "validation_loss.png"
 
 Facts = Mapping[str, Any]
@@ -97,11 +93,8 @@ _PIPELINES = {
 
 
 def _front(facts: Facts, old: Mapping[str, Any]) -> str:
-    model, header = facts["model"], {}
-    if facts.get("license"):
-        header["license"] = facts["license"]
-    if facts.get("language"):
-        header["language"] = facts["language"]
+    model = facts["model"]
+    header = {name: facts[name] for name in ("license", "language") if facts.get(name)}
     if _is_repository(model.get("base_model")):  # the Hub refuses a header that names a folder or anything else
         header["base_model"] = model["base_model"]
     if _is_repository(facts["data"].get("name")):
@@ -109,10 +102,8 @@ def _front(facts: Facts, old: Mapping[str, Any]) -> str:
     if tag := _PIPELINES.get(model["auto"]):
         header["pipeline_tag"] = tag
     header["library_name"] = "peft" if model["is_adapter"] else model.get("library", "transformers")
-    before = old.get("tags") or []
     ours = TAGS if facts["curriculum"] else TAGS[1:]
-    tags = [*([before] if isinstance(before, str) else before), *(facts.get("tags") or ()), *ours, model["type"]]
-    header["tags"] = list(dict.fromkeys(tag for tag in tags if tag))
+    header["tags"] = merged_tags(old.get("tags"), *(facts.get("tags") or ()), *ours, model["type"])
     return front_matter({**{name: value for name, value in old.items() if name not in header}, **header})
 
 
@@ -128,13 +119,13 @@ def _is_repository(name: str | None) -> bool:
 
 
 def _section(facts: Facts, folder: str) -> str:
-    template = (files("hf_curriculum.hub") / "templates" / "model_card.md").read_text("utf-8")
     figures, spent = bool(facts["plan"] and facts["plan"]["stages"]), facts["cost"]
     scored = {"examples scored while training": "examples_scored", "compute, 3 to train on an example": "compute"}
     scored = {name: spent[key] for name, key in scored.items() if key in spent}
     cost = {"examples trained on": spent["examples"], **scored}
     cost |= {"optimizer steps": spent["steps"], "seconds": spent["seconds"]}
-    text = Template(template).substitute(
+    return filled(
+        "model_card.md",
         summary=_summary(facts),
         use=_fenced(facts["use"]) if facts.get("use") else _code(facts["model"], facts.get("images")),
         note=_note(facts),
@@ -150,7 +141,6 @@ def _section(facts: Facts, folder: str) -> str:
         cost=_pairs({**cost, **facts["hardware"], **facts["versions"]}),
         citation=_citation(facts),
     )
-    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def _summary(facts: Facts) -> str:
@@ -185,10 +175,10 @@ def _reading(facts: Facts) -> str:
     """What a captioner on regions reads, as a table; nothing for other models."""
     if not facts.get("images"):
         return ""
-    images, words = facts["images"], facts["words"]
-    named = {name.replace("_", " "): value for name, value in images.items()}
-    of_words = {name.replace("_", " "): value for name, value in words.items()}
-    return f"What it sees of an image:\n\n{_pairs(named)}\nThe words it writes:\n\n{_pairs(of_words)}"
+    images, words = (
+        _pairs({name.replace("_", " "): value for name, value in facts[part].items()}) for part in ("images", "words")
+    )
+    return f"What it sees of an image:\n\n{images}\nThe words it writes:\n\n{words}"
 
 
 _IMAGE = 'image = Image.open("photo.jpg").convert("RGB")'

@@ -11,12 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, Value
-from datasets.features.features import require_storage_embed
-from datasets.table import embed_table_storage
 
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.readers.outside_files import holds_files, is_elsewhere, named_files
@@ -28,7 +25,7 @@ from hf_curriculum.provenance import read_provenance
 from hf_curriculum.scored_data import write_provenance
 from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.save import save_bucketed
-from hf_curriculum.streaming.shards import write_parquet
+from hf_curriculum.streaming.shards import CHUNK_OF_FILES, embedded_tables, write_parquet
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo, HfApi
@@ -182,11 +179,11 @@ def push_scored(
     validate_repo_id(repo_id)
     check_token(token)
     splits, split = _splits(dataset, split)
-    _refuse_addresses(splits)
+    _validate_images(splits)
     column = _score_column(splits[split], score_column, num_buckets)
     buckets = {"num_buckets": num_buckets, "cut": cut, "score_column": column, "split": split, "easy": easy}
     buckets |= {"thresholds": thresholds, "unscored": unscored, "seed": seed}
-    _check_buckets(splits[split], buckets)
+    _validate_buckets(splits[split], buckets)
     api = HfApi(token=token, library_name="hf_curriculum")
     with explained(f"Pushing the scored data to {repo_id}", _KEPT, token):
         look = _find_if_online if dry_run else _open
@@ -388,7 +385,7 @@ def _splits(dataset: Any, split: str | None) -> tuple[dict[str, Dataset], str]:
     return splits, name
 
 
-def _refuse_addresses(splits: Mapping[str, Dataset]) -> None:
+def _validate_images(splits: Mapping[str, Dataset]) -> None:
     """Raises a `ValueError` for images that are addresses, which embedding them would ask for."""
     for name, part in splits.items():
         if address := next((name for name in named_files(part) if is_elsewhere(name)), None):
@@ -415,7 +412,7 @@ def _score_column(dataset: Dataset, column: str | None, num_buckets: int | None)
     return carried[0] if column is None else column
 
 
-def _check_buckets(dataset: Dataset, buckets: Mapping[str, Any]) -> None:
+def _validate_buckets(dataset: Dataset, buckets: Mapping[str, Any]) -> None:
     """Raises for buckets that cannot be made, before a repository is made for them."""
     if buckets["num_buckets"] is None:
         plain = {"cut": "rank", "easy": None, "thresholds": None, "unscored": "last"}
@@ -446,7 +443,7 @@ def _write_rest(card: DataCard, folder: Path, shard_bytes: int, previous: str | 
     write_files({**card.files(), _CARD: text.encode("utf-8")}, folder)
 
 
-_CHUNK, _CHUNK_OF_FILES = 1 << 12, 1 << 8
+_CHUNK = 1 << 12
 _GROUP_BYTES = 32 << 20
 """Of a row group; pages at both ends of each are sent again where rows were put in or taken out before it."""
 
@@ -455,22 +452,14 @@ def write_split(dataset: Dataset, folder: Path, split: str, shard_bytes: int) ->
     """Writes one split as `SPLIT-00000-of-00002.parquet`; equal data gives equal bytes, changed data few others."""
     folder.mkdir(parents=True, exist_ok=True)
     num_rows = len(dataset)
-    sample = next(_tables(dataset, 0, min(num_rows, _CHUNK_OF_FILES)))
+    sample = next(embedded_tables(dataset, range(min(num_rows, CHUNK_OF_FILES))))
     size = sample.nbytes / sample.num_rows * num_rows
     num_shards = max(1, min(num_rows, -(-int(size) // shard_bytes)))
     files = []
     for shard in range(num_shards):
         start, stop = num_rows * shard // num_shards, num_rows * (shard + 1) // num_shards
         file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
-        write_parquet(_tables(dataset, start, stop), file, dataset.features.arrow_schema, _GROUP_BYTES)
+        tables = embedded_tables(dataset, range(start, stop))
+        write_parquet(tables, file, dataset.features.arrow_schema, _GROUP_BYTES)
         files.append(file)
     return files
-
-
-def _tables(dataset: Dataset, start: int, stop: int) -> Iterator[pa.Table]:
-    rows, schema = dataset.with_format("arrow"), dataset.features.arrow_schema
-    has_files = any(map(require_storage_embed, dataset.features.values()))
-    step = _CHUNK_OF_FILES if has_files else _CHUNK
-    for first in range(start, stop, step):
-        table = rows[first : min(first + step, stop)].replace_schema_metadata(schema.metadata)
-        yield embed_table_storage(table) if has_files else table

@@ -17,8 +17,9 @@ from hf_curriculum.config import parse_json, read_json, reading
 from hf_curriculum.planning.curriculum import Budget, Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import rank_dataset
-from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
+from hf_curriculum.reporting.figures.growth import chosen_counts, chosen_scores
 from hf_curriculum.reporting.html import file_stem, number
+from hf_curriculum.reporting.inspection import spread_evenly
 from hf_curriculum.reporting.report import Report
 
 CHOSEN_FILE = "chosen.json"
@@ -354,13 +355,7 @@ def _columns(
         ]
         for name, found in parts.items()
     }
-    return {name: _evenly(found) for name, found in parts.items()}, means
-
-
-def _evenly(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first and the last part, and others evenly between them."""
-    at = np.linspace(0, len(parts) - 1, _MOST_PARTS).round().astype(int).tolist()
-    return [parts[number] for number in dict.fromkeys(at)]
+    return {name: spread_evenly(found, _MOST_PARTS) for name, found in parts.items()}, means
 
 
 def _parts(plan: Plan, steps: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -87,9 +87,8 @@ class Inspection:
         report = Report(title, "A scored data set")
         report.add_facts({"rows": self.num_rows, "images": self.num_images or "unknown", "scores": len(self.scores)})
         columns = ["score", "by", "easy", "scored", "unscored", "distinct", "min", "25 %", "median", "75 %", "max"]
-        blank = (None,) * len(_QUANTILES)
         rows = [
-            (s.column, s.scorer, s.easy, s.scored, s.unscored, s.distinct, *(s.quantiles or blank))
+            (s.column, s.scorer, s.easy, s.scored, s.unscored, s.distinct, *(s.quantiles or [None] * len(_QUANTILES)))
             for s in self.scores
         ]
         report.add_table("Scores", columns, rows)
@@ -120,14 +119,8 @@ class Inspection:
         _add_mixture(report, values, score, number)
         if IMAGE not in dataset.column_names:
             return
-        for name, ends in (("Easiest", score.easiest), ("Hardest", score.hardest)):
-            images = images_of(dataset, [end["row"] for end in ends])
-            items = [
-                (image, str(end["caption"] or ""), f"{score.column} {end['score']:g}")
-                for image, end in zip(images, ends, strict=True)
-            ]
-            if items:
-                report.add_gallery(Gallery(f"{name} by {score.column}", items))
+        add_examples(report, dataset, f"Easiest by {score.column}", score.column, score.easiest)
+        add_examples(report, dataset, f"Hardest by {score.column}", score.column, score.hardest)
         if score.easiest:  # examples are wanted
             add_image_captions(report, dataset, score.column, score.easy)
 
@@ -154,8 +147,8 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
             unscored=int((~np.isfinite(scores)).sum()),
             distinct=len(np.unique(scores[np.isfinite(scores)])),
             quantiles=_quantiles(scores),
-            easiest=_ends(dataset, column, rank_for_show(scores, end), scores, examples),
-            hardest=_ends(dataset, column, rank_for_show(scores, end)[::-1], scores, examples),
+            easiest=examples_of(dataset, column, rank_for_show(scores, end), scores, examples),
+            hardest=examples_of(dataset, column, rank_for_show(scores, end)[::-1], scores, examples),
         )
         for column, scores, end in zip(columns, values, easy, strict=True)
     )
@@ -267,15 +260,30 @@ def _quantiles(scores: np.ndarray) -> tuple[float, ...]:
     return tuple(float(value) for value in np.percentile(finite, _QUANTILES)) if len(finite) else ()
 
 
-def _ends(
+def examples_of(
     dataset: Dataset, column: str, ranked: np.ndarray, scores: np.ndarray, count: int
 ) -> tuple[dict[str, Any], ...]:
     """The first examples of an order, of different images where rows say which they show."""
-    shown = of_different_images(dataset, ranked, count)
-    return tuple(
-        {"row": row, "score": float(scores[row]), "caption": caption}
-        for row, caption in scored_captions(dataset, column, shown)
-    )
+    shown = scored_captions(dataset, column, of_different_images(dataset, ranked, count))
+    return tuple({"row": row, "score": float(scores[row]), "caption": caption} for row, caption in shown)
+
+
+def add_examples(
+    report: Report, dataset: Dataset, title: str, column: str, examples: Sequence[Mapping[str, Any]]
+) -> None:
+    """Some of `examples_of` a data set: a gallery, or a table where there are no images."""
+    texts = [(str(one["caption"] or ""), f"{column} {one['score']:g}") for one in examples]
+    if IMAGE not in dataset.column_names:
+        report.add_table(title, ["caption", "score"], texts)
+    elif texts:
+        images = images_of(dataset, [one["row"] for one in examples])
+        report.add_gallery(Gallery(title, [(image, *text) for image, text in zip(images, texts, strict=True)]))
+
+
+def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
+    """The first and the last item, and others evenly between them."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[place] for place in places.tolist()]
 
 
 def scored_captions(dataset: Dataset, column: str, rows: Sequence[int]) -> list[tuple[int, str | None]]:

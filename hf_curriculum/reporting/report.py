@@ -115,15 +115,13 @@ class Report:
         name = title or "table"
         for index, row in enumerate(rows):
             if len(row) != len(columns):
-                raise ValueError(
-                    f"Row {index} of the table {name!r} has {len(row)} cells for the {len(columns)} columns "
-                    f"{list(columns)}. Its values would stand under the wrong names. Give one cell per column."
-                )
+                found = f"{len(row)} cells for the {len(columns)} columns {list(columns)}"
+                raise ValueError(f"Row {index} of the table {name!r} has {found}.")
         if align is None:
             numbers = [rows and all(reads_as_number(row[index]) for row in rows) for index in range(len(columns))]
             align = "".join("r" if right else "l" for right in numbers)
         if len(align) != len(columns) or set(align) - set("lrc"):
-            raise ValueError(f"`align` is {align!r} for {len(columns)} columns. Give one of l, r, c for each of them.")
+            raise ValueError(f"`align` is {align!r} for {len(columns)} columns, not one of l, r, c for each.")
         cells = [[cell(value) for value in row] for row in rows]
         return self._add(title, _PARTS.table(name, columns, cells, align, note))
 
@@ -223,10 +221,7 @@ class Report:
     ) -> Report:
         if not _NAME.fullmatch(name) or name in self._files:
             why = "is taken by another figure" if name in self._files else "is no plain file name"
-            raise ValueError(
-                f"The figure name {name!r} {why}. It names a file in `figures/`. Use letters, digits, `_`, `-` and "
-                "`.`, each name once."
-            )
+            raise ValueError(f"The figure name {name!r} {why}: use letters, digits, `_`, `-` and `.`, each name once.")
         self._files[name] = png
         return self._add(title, _PARTS.figure(shown, title or name, caption, kind))
 
@@ -265,9 +260,7 @@ class Gallery:
 
     def __post_init__(self) -> None:
         if not self.items:
-            raise ValueError(
-                f"The gallery {self.title!r} has no images. Leave it out, or pass (image, caption, note)."
-            )
+            raise ValueError(f"The gallery {self.title!r} has no images: leave it out.")
 
     def to_html(self) -> Markup:
         """The text and the grid, without the heading; every caption escaped, every image inline."""
@@ -323,13 +316,10 @@ class CaptionGallery:
 
     def __post_init__(self) -> None:
         if not self.items:
-            raise ValueError(f"The gallery {self.title!r} has no images. Leave it out, or pass (image, lines).")
+            raise ValueError(f"The gallery {self.title!r} has no images: leave it out.")
         wrong = [line for _, lines in self.items for line in lines if not (line.ease is None or 0 <= line.ease <= 1)]
         if wrong:
-            raise ValueError(
-                f"The line {wrong[0].label!r} has ease={wrong[0].ease}. It is mixed from two colours: pass a number "
-                "from 0, hard, to 1, easy."
-            )
+            raise ValueError(f"The line {wrong[0].label!r} has ease={wrong[0].ease}: it is from 0, hard, to 1, easy.")
 
     def to_html(self) -> Markup:
         """The text and the images, without the heading; every caption escaped, every image inline."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.columns import IMAGE
 from hf_curriculum.planning.deciding import is_greater_better, metric_name
 from hf_curriculum.planning.exposure import TRAINED
 from hf_curriculum.provenance import read_provenance, score_values
@@ -23,6 +22,7 @@ from hf_curriculum.reporting.figures.curves import (
 )
 from hf_curriculum.reporting.figures.distribution import score_distribution
 from hf_curriculum.reporting.figures.growth import (
+    QUANTILES,
     counted_in,
     drawn_scores,
     drawn_shares,
@@ -33,11 +33,12 @@ from hf_curriculum.reporting.figures.growth import (
 from hf_curriculum.reporting.html import file_stem, number
 from hf_curriculum.reporting.inspection import (
     add_distributions,
+    add_examples,
     add_image_captions,
+    examples_of,
     images_of,
-    of_different_images,
     rank_for_show,
-    scored_captions,
+    spread_evenly,
 )
 from hf_curriculum.reporting.report import Gallery, Report
 
@@ -52,9 +53,10 @@ and `references` per image; and `decisions` (`Plan.log`), where there were any. 
 
 def add_plan(report: Report, runs: Sequence[RunFacts]) -> None:
     """The plans as printed before training, and how the pools grow."""
-    for run in _one_per_name(runs):
-        report.add_text(f"Plan: {run['name']}", run["describe"], monospace=True)
-    plans = {run["name"]: run["plan"] for run in _one_per_name(runs)}
+    first = {run["name"]: run for run in reversed(runs)}  # of each name
+    plans = {run["name"]: run["plan"] for run in reversed(first.values())}
+    for name in plans:
+        report.add_text(f"Plan: {name}", first[name]["describe"], monospace=True)
     growth = {name: pools_of(plan) for name, plan in plans.items()}
     report.add_figure(
         "Pool growth",
@@ -88,14 +90,7 @@ def add_scores_section(
     add_distributions(report, dataset, shown, cuts_of, name=file_stem(f"distributions_{stem}", 0))
     order = rank_for_show(scores, easy)
     for title, ranked in (("Easiest examples", order), ("Hardest examples", order[::-1])):
-        found = scored_captions(dataset, column, of_different_images(dataset, ranked, 12))
-        rows = [row for row, _ in found]
-        texts = [(str(caption or ""), f"{column} {scores[row]:g}") for row, caption in found]
-        if IMAGE in dataset.column_names:
-            images = images_of(dataset, rows)
-            report.add_gallery(Gallery(title, [(one, *text) for one, text in zip(images, texts, strict=True)]))
-        else:
-            report.add_table(title, ["caption", "score"], texts)
+        add_examples(report, dataset, title, column, examples_of(dataset, column, ranked, scores, 12))
     add_image_captions(report, dataset, column, easy)
 
 
@@ -112,7 +107,9 @@ def add_training(report: Report, runs: Sequence[RunFacts], *, loss_unit: str | N
     ends = [entry for entry in runs[0]["log"] if "curriculum/score_q0" in entry]
     if ends:
         rounds = [
-            {"round": at, "phase": entry["curriculum/phase"], **_quantiles(entry)} for at, entry in enumerate(ends)
+            {"round": at, "phase": entry["curriculum/phase"]}
+            | {quantile: entry[f"curriculum/score_{quantile}"] for quantile in QUANTILES}
+            for at, entry in enumerate(ends)
         ]
         chooses = "candidates" in runs[0]["plan"]
         report.add_figure(
@@ -137,27 +134,30 @@ def _shown_metrics(runs: Sequence[RunFacts]) -> list[str]:
 
 def _add_curves(report: Report, runs: Sequence[RunFacts], metric: str, label: str) -> None:
     """A metric by examples, the validation loss by seconds too, and which runs diverged."""
+    labelled = _labelled(runs)
     evaluated = {
-        _label(run, runs): [entry for entry in run["log"] if metric in entry and "examples" in entry] for run in runs
+        name: [entry for entry in run["log"] if metric in entry and "examples" in entry]
+        for name, run in labelled.items()
     }
     curves = {name: points for name, points in evaluated.items() if any(has_value(one, metric) for one in points)}
     merges = {
-        _label(run, runs): merges_of(run.get("decisions", ()), run["plan"]["global_batch_size"])
-        for run in runs
-        if _label(run, runs) in curves
+        name: merges_of(run.get("decisions", ()), run["plan"]["global_batch_size"])
+        for name, run in labelled.items()
+        if name in curves
     }
-    arms = {_label(run, runs): run["name"] for run in runs}
+    arms = {name: run["name"] for name, run in labelled.items()}
     seeds = len(set(arms.values())) < len(arms)  # several runs of an arm
     title, is_loss = label.partition(" (")[0], metric == "eval_loss"
-    first, boundaries, marks = _label(runs[0], runs), [], "thin lines begin a phase"
+    boundaries, marks = [], "thin lines begin a phase"
     if any(merges.values()):
         marks = f"in a ring: the bucket that joins there{', in the first seed' if seeds else ''}, * forced in"
-    elif first in curves:
+    elif next(iter(labelled)) in curves:
         boundaries = phase_starts(runs[0]["plan"])
     starts = [next(one["examples"] for one in points if has_value(one, metric)) for points in curves.values()]
     since = "from each run's first evaluation" if any(starts) else "from step 0"
-    shared = {"metric": metric, "label": label, "boundaries": boundaries, "merges": merges, "arms": arms}
-    drawn = partial(validation_curves, curves, **shared)
+    drawn = partial(
+        validation_curves, curves, metric=metric, label=label, boundaries=boundaries, merges=merges, arms=arms
+    )
     if is_greater_better(metric, None):
         controls = _controls(runs)
         drawn = partial(drawn, log=False, reference=_best(controls[0], metric) if len(controls) == 1 else None)
@@ -181,9 +181,9 @@ def _add_speed(report: Report, runs: Sequence[RunFacts], metrics: Sequence[str])
     if not controls:
         return
     rows = []
-    for run in runs:
+    for name, run in _labelled(runs).items():
         control = next((one for one in controls if one["seed"] == run["seed"]), controls[0])
-        rows.append((_label(run, runs), *(_until_best(run, control, metric) for metric in metrics)))
+        rows.append((name, *(_until_best(run, control, metric) for metric in metrics)))
     if not any(any(cells) for _, *cells in rows):
         return
     report.add_table(
@@ -217,7 +217,7 @@ def _until_best(run: RunFacts, control: RunFacts, metric: str) -> str | None:
 
 
 _MOST_ROWS = 12
-"""Of the table of what was drawn: the first and the last log entry, and others evenly between them."""
+"""Log entries in the table of what was drawn."""
 
 
 def _add_drawn(report: Report, run: RunFacts) -> None:
@@ -226,38 +226,33 @@ def _add_drawn(report: Report, run: RunFacts) -> None:
     if not log:
         return
     names = dict.fromkeys(name for entry in log for name in entry if _SHARE.fullmatch(name))
-    if names and len(log) > 1:
-        shares = {name.removeprefix("curriculum/").replace("_", " "): name for name in names}
+    has_figure = bool(names) and len(log) > 1
+    if has_figure:
+        shares = {
+            name.removeprefix("curriculum/").replace("_", " "): [entry.get(name, 0.0) for entry in log]
+            for name in names
+        }
         report.add_figure(
             "What was drawn when",
-            partial(drawn_shares, [entry["examples"] for entry in log], _columns(log, shares)),
+            partial(drawn_shares, [entry["examples"] for entry in log], shares),
             f"Share of the {'candidates' if 'candidates' in run['plan'] else 'draws'} from each bucket, or quarter of "
             "the examples by score; the easiest is lowest.",
             name="drawn_shares",
         )
-    shown = [log[at] for at in dict.fromkeys(np.linspace(0, len(log) - 1, _MOST_ROWS).round().astype(int).tolist())]
     facts = {"pool": "pool_size", "mean score": "score_mean", "spread": "score_std", "repeats": "repeats"}
     if any("curriculum/chosen_value" in entry for entry in log):
         facts |= {"score chosen": "chosen_score_mean", "value": "candidate_value", "value chosen": "chosen_value"}
     rows = [
-        (
-            entry["examples"],
-            entry.get("curriculum/phase"),
-            *(entry.get(f"curriculum/{fact}") for fact in facts.values()),
-        )
-        for entry in shown
+        (entry["examples"], *(entry.get(f"curriculum/{fact}") for fact in ("phase", *facts.values())))
+        for entry in spread_evenly(log, _MOST_ROWS)
     ]
     report.add_table(
-        None if names and len(log) > 1 else "What was drawn when",
+        None if has_figure else "What was drawn when",
         ["examples", "phase", *facts],
         rows,
         note="Since the log entry before; repeats: share of draws of examples drawn before in the same phase."
         + (" Draws are candidates; value: by which one was chosen." if "candidates" in run["plan"] else ""),
     )
-
-
-def _columns(log: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, list[float]]:
-    return {label: [entry.get(name, 0.0) for entry in log] for label, name in names.items()}
 
 
 def add_results(report: Report, runs: Sequence[RunFacts]) -> None:
@@ -300,17 +295,10 @@ def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> tuple[list[
     return [float(ranked[end - 1]) for end in ends], (np.diff([0, *ends, len(ranked)]) / len(ranked)).tolist()
 
 
-def _quantiles(entry: Mapping[str, Any]) -> dict[str, float]:
-    return {name: entry[f"curriculum/score_{name}"] for name in ("q0", "q25", "q50", "q75", "q100")}
-
-
-def _one_per_name(runs: Sequence[RunFacts]) -> list[RunFacts]:
-    return list({run["name"]: run for run in reversed(runs)}.values())[::-1]
-
-
-def _label(run: RunFacts, runs: Sequence[RunFacts]) -> str:
-    several = len({other["seed"] for other in runs}) > 1
-    return f"{run['name']}, seed {run['seed']}" if several else run["name"]
+def _labelled(runs: Sequence[RunFacts]) -> dict[str, RunFacts]:
+    """The runs by name, and by seed where there are several."""
+    several = len({run["seed"] for run in runs}) > 1
+    return {f"{run['name']}, seed {run['seed']}" if several else run["name"]: run for run in runs}
 
 
 def add_runs(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:

@@ -19,6 +19,8 @@ from hf_curriculum.planning.ranking import Easy
 FILE_NAME = "buckets.json"
 """The index that `save_bucketed` writes beside the buckets."""
 
+REMEDY = "Copy it again, or run `save_bucketed` again."
+
 ShardFormat = Literal["parquet", "webdataset"]
 
 _FORMAT = 1
@@ -137,12 +139,11 @@ class BucketIndex:
                 f"{file} does not exist. It says which shards hold which bucket. `save_bucketed` writes it; a copy of "
                 "the folder, or `snapshot_download` of its repository, has to hold it."
             )
-        remedy = "Copy it again, or run `save_bucketed` again."
-        content = read_json(file, remedy)
+        content = read_json(file, REMEDY)
         if not isinstance(content, dict) or content.pop("format_version", None) != _FORMAT:
             raise ValueError(f"{file} is not an index of buckets in version {_FORMAT}. Run `save_bucketed` again.")
         recorded = content.pop("digest", None)
-        with reading(file, remedy):
+        with reading(file, REMEDY):
             content["thresholds"] = tuple(content["thresholds"])
             content["buckets"] = tuple(
                 StoredBucket(**{**bucket, "shards": tuple(Shard(**shard) for shard in bucket["shards"])})
@@ -158,11 +159,11 @@ class BucketIndex:
         shards = [shard for bucket in index.buckets for shard in bucket.shards]
         validate_inside([str(Path(path, shard.file).absolute()) for shard in shards], [path], file)
         for shard in shards:
-            _check_size(Path(path), shard)
+            _validate_size(Path(path), shard)
         return index
 
 
-def _check_size(folder: Path, shard: Shard) -> None:
+def _validate_size(folder: Path, shard: Shard) -> None:
     file = folder / shard.file
     if not file.is_file():
         raise FileNotFoundError(
@@ -173,8 +174,7 @@ def _check_size(folder: Path, shard: Shard) -> None:
     if size != shard.bytes:
         raise ValueError(
             f"{file} has {size:,} bytes, but {FILE_NAME} says {shard.bytes:,}: it was changed or truncated after "
-            "`save_bucketed` wrote it, and positions in the stream would point at other rows. Copy it again, or run "
-            "`save_bucketed` again."
+            f"`save_bucketed` wrote it, and positions in the stream would point at other rows. {REMEDY}"
         )
 
 
@@ -204,7 +204,7 @@ def verify_bucketed(path: str | Path) -> BucketIndex:
             if found != shard.digest:
                 raise ValueError(
                     f"{Path(path) / shard.file} has the size that {FILE_NAME} says, but another content (digest "
-                    f"{found}, not {shard.digest}). Copy it again, or run `save_bucketed` again."
+                    f"{found}, not {shard.digest}). {REMEDY}"
                 )
     return index
 

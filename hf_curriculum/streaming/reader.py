@@ -14,7 +14,7 @@ from datasets import Features
 from datasets.features.features import require_decoding
 
 from hf_curriculum.data.seeding import IndexedExample
-from hf_curriculum.streaming.index import Shard
+from hf_curriculum.streaming.index import REMEDY, Shard
 from hf_curriculum.streaming.plan import PassOrder, StreamPlan
 from hf_curriculum.streaming.shards import ParquetShard, TarShard
 
@@ -60,8 +60,7 @@ class StreamReader:
             opened.close()
             raise ValueError(
                 f"{file} holds {opened.num_rows:,} examples, but the index says {shard.rows:,}: it was replaced after "
-                "`save_bucketed` wrote it, and positions in the stream would point at other rows. Copy it again, or "
-                "run `save_bucketed` again."
+                f"`save_bucketed` wrote it, and positions in the stream would point at other rows. {REMEDY}"
             )
         self.opened[shard.file] += 1
         return opened

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from datasets import Dataset
-from datasets.features.features import require_storage_embed
-from datasets.table import embed_table_storage
 
 from hf_curriculum.config import complete_folder, kind_of
+from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import check_choice, read_provenance
@@ -27,11 +26,10 @@ from hf_curriculum.streaming.index import (
     file_digest,
     quantile_positions,
 )
-from hf_curriculum.streaming.shards import validate_features, write_parquet, write_tar
+from hf_curriculum.streaming.shards import embedded_tables, validate_features, write_parquet, write_tar
 
 _SHARD_ROWS = 10_000
 _ENDINGS = {"parquet": "parquet", "webdataset": "tar"}
-_CHUNK, _CHUNK_OF_FILES = 1 << 12, 1 << 8
 
 
 def save_bucketed(
@@ -163,7 +161,8 @@ def _write_buckets(
     """Writes the shards of every bucket, its rows in a keyed random order."""
     stored = []
     for number, (start, stop) in enumerate(buckets.slices()):
-        rows, size = ranking.order[start:stop], stop - start
+        size = stop - start
+        shuffled = partial(_shuffled, ranking.order[start:stop], mix64(seed, number))
         (folder / f"bucket_{number}").mkdir()
         count = max(1, min(num_shards or -(-size // shard_size), size))
         if not size and format == "webdataset":
@@ -172,7 +171,7 @@ def _write_buckets(
         for shard in range(count):
             file = f"bucket_{number}/{shard:05d}-of-{count:05d}.{_ENDINGS[format]}"
             first, end = size * shard // count, size * (shard + 1) // count
-            tables = _tables(dataset, rows, first, end, mix64(seed, number))
+            tables = embedded_tables(dataset, range(first, end), shuffled)
             if format == "parquet":
                 write_parquet(tables, folder / file, dataset.features.arrow_schema)
             else:
@@ -184,15 +183,9 @@ def _write_buckets(
     return tuple(stored)
 
 
-def _tables(dataset: Dataset, rows: np.ndarray, start: int, stop: int, key: int) -> Iterator[pa.Table]:
-    """Positions `[start, stop)` of a bucket's random order, a bounded number of rows at a time, images embedded."""
-    arrow, schema = dataset.with_format("arrow"), dataset.features.arrow_schema
-    has_files = any(map(require_storage_embed, dataset.features.values()))
-    step = _CHUNK_OF_FILES if has_files else _CHUNK  # embedded files may be large
-    for first in range(start, stop, step):
-        positions = np.arange(first, min(first + step, stop))
-        table = arrow[rows[permute(positions, len(rows), key)]].replace_schema_metadata(schema.metadata)
-        yield embed_table_storage(table) if has_files else table
+def _shuffled(rows: np.ndarray, key: int, positions: range) -> np.ndarray:
+    """The rows at some positions of a bucket's random order."""
+    return rows[permute(np.arange(positions.start, positions.stop), len(rows), key)]
 
 
 def configurations(index: BucketIndex, split: str) -> list[dict[str, Any]]:
@@ -200,43 +193,30 @@ def configurations(index: BucketIndex, split: str) -> list[dict[str, Any]]:
     named = [f"bucket_{number}" for number, bucket in enumerate(index.buckets) if bucket.shards]
     paths = [f"{name}/*.{_ENDINGS[index.format]}" for name in named]
     every = {"config_name": "default", "default": True, "data_files": [{"split": split, "path": paths}]}
-    return [
-        every,
-        *(
-            {"config_name": name, "data_files": [{"split": split, "path": path}]}
-            for name, path in zip(named, paths, strict=True)
-        ),
-    ]
+    files = [[{"split": split, "path": path}] for path in paths]
+    single = [{"config_name": name, "data_files": own} for name, own in zip(named, files, strict=True)]
+    return [every, *single]
 
 
 def write_card(dataset: Dataset, index: BucketIndex, split: str) -> str:
     """The text of `README.md`."""
-    import yaml
-
-    head = yaml.safe_dump({"configs": configurations(index, split)}, sort_keys=False, allow_unicode=True)
     column = "".join(char if char.isalnum() or char in "_-. " else "?" for char in index.score_column)
-    lines = [
-        "---",
-        head.rstrip(),
-        "---",
-        "",
-        "# Examples in buckets of difficulty",
-        "",
-        f"{index.num_rows:,} examples in {len(index.buckets)} buckets by {index.cut} of `{column}` "
-        f"({index.easy} = easy), easiest first. Within a bucket the order is random.",
-        "",
-        "```python",
-        "from datasets import load_dataset",
-        "",
-        f'easiest = load_dataset("path/to/this", "bucket_0", split="{split}", streaming=True)',
-        f'everything = load_dataset("path/to/this", split="{split}", streaming=True)',
-        "```",
-        "",
-        "| bucket | examples | lowest score | highest score | shards |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for number, bucket in enumerate(index.buckets):
-        ends = ["–" if mark is None else f"{mark:.4g}" for mark in (bucket.lowest, bucket.highest)]
-        lines.append(f"| {number} | {bucket.rows:,} | {ends[0]} | {ends[1]} | {len(bucket.shards)} |")
-    text = "\n".join(lines) + "\n"
+        ends = [None if mark is None else f"{mark:.4g}" for mark in (bucket.lowest, bucket.highest)]
+        rows.append((number, f"{bucket.rows:,}", *ends, len(bucket.shards)))
+    text = f"""{front_matter({"configs": configurations(index, split)})}
+# Examples in buckets of difficulty
+
+{index.num_rows:,} examples in {len(index.buckets)} buckets by {index.cut} of `{column}` \
+({index.easy} = easy), easiest first. Within a bucket the order is random.
+
+```python
+from datasets import load_dataset
+
+easiest = load_dataset("path/to/this", "bucket_0", split="{split}", streaming=True)
+everything = load_dataset("path/to/this", split="{split}", streaming=True)
+```
+
+{table(("bucket", "examples", "lowest score", "highest score", "shards"), rows)}"""
     return f"{text}\n{provenance_markdown(dataset)}" if read_provenance(dataset) else text

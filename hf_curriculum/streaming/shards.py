@@ -7,7 +7,7 @@ import json
 import math
 import tarfile
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,22 @@ from typing import Any
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import ClassLabel, Features, Image, LargeList, List, Value
+from datasets import ClassLabel, Dataset, Features, Image, LargeList, List, Value
+from datasets.features.features import require_storage_embed
+from datasets.table import embed_table_storage
 
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.config import parse_json, reading
 from hf_curriculum.data.readers.outside_files import files_in, holds_files, validate_files
+from hf_curriculum.streaming.index import REMEDY
 
 TEXT, JSON = "txt", "json"
 _JPEG, _PNG = "jpg", "png"
-_REMEDY = "Copy it again, or run `save_bucketed` again."
 _PLAIN = ("bool", "int", "uint", "float", "string", "large_string")
 
 
 def validate_features(features: Features) -> None:
-    """Refuses columns that the image, the text and the JSON file of an example cannot hold."""
+    """Raises for columns that the image, the text and the JSON file of an example cannot hold."""
     for name, feature in features.items():
         if name == IMAGE:
             fits = isinstance(feature, Image)
@@ -66,17 +68,17 @@ def write_tar(tables: Iterable[pa.Table], file: Path, prefix: str) -> None:
                 key = f"{prefix}-{number:06d}"
                 if IMAGE in row:
                     content = (row.pop(IMAGE) or {}).get("bytes")
-                    _require(content, IMAGE, key)
+                    _validate_content(content, IMAGE, key)
                     ending = ending or (_JPEG if content.startswith(b"\xff\xd8") else _PNG)
                     _add(archive, f"{key}.{ending}", content)
                 if CAPTION in row:
-                    _require(row[CAPTION], CAPTION, key)
+                    _validate_content(row[CAPTION], CAPTION, key)
                     _add(archive, f"{key}.{TEXT}", row.pop(CAPTION).encode())
                 _add(archive, f"{key}.{JSON}", json.dumps(_finite(row), ensure_ascii=False).encode())
                 number += 1
 
 
-def _require(value: object, column: str, key: str) -> None:
+def _validate_content(value: object, column: str, key: str) -> None:
     if value is None:
         raise ValueError(
             f"`{column}` of the example {key} is null. In a WebDataset shard every example has the same files. Remove "
@@ -132,7 +134,7 @@ class TarShard:
                 continue
             self._content.seek(offset)
             content = self._content.read(size)
-            with reading(f"{name} of {self._content.name}", _REMEDY):
+            with reading(f"{name} of {self._content.name}", REMEDY):
                 if ending == JSON:
                     found = parse_json(content)
                     row.update({column: value for column, value in found.items() if column in self._in_json})
@@ -156,6 +158,22 @@ def _layout(file: str, changed: int) -> tuple[tuple[tuple[str, int, int], ...], 
             rows.setdefault(member.name.partition(".")[0], []).append((member.name, member.offset_data, member.size))
             archive.members = []  # it keeps every header it has seen
     return tuple(map(tuple, rows.values()))
+
+
+CHUNK, CHUNK_OF_FILES = 1 << 12, 1 << 8
+"""Rows that are read at a time; fewer where files are embedded, which may be large."""
+
+
+def embedded_tables(
+    dataset: Dataset, positions: range, rows_at: Callable[[range], Any] = lambda positions: positions
+) -> Iterator[pa.Table]:
+    """The rows at some positions, a bounded number at a time, images embedded; `rows_at` says which rows these are."""
+    arrow, schema = dataset.with_format("arrow"), dataset.features.arrow_schema
+    has_files = any(map(require_storage_embed, dataset.features.values()))
+    step = CHUNK_OF_FILES if has_files else CHUNK
+    for first in range(0, len(positions), step):
+        table = arrow[rows_at(positions[first : first + step])].replace_schema_metadata(schema.metadata)
+        yield embed_table_storage(table) if has_files else table
 
 
 _GROUP_BYTES = 1 << 20
@@ -193,7 +211,7 @@ class ParquetShard:
     """An open file, of which some columns are read. It holds one row group at a time."""
 
     def __init__(self, file: Path, features: Features) -> None:
-        with reading(file, _REMEDY):
+        with reading(file, REMEDY):
             self._file = pq.ParquetFile(file, page_checksum_verification=True)
         self._path, self._features = file, features
         self._columns = list(features)
@@ -221,7 +239,7 @@ class ParquetShard:
         if group == self._group:
             return
         self._arrays = []  # the last group goes before the next one comes
-        with reading(self._path, _REMEDY):
+        with reading(self._path, REMEDY):
             table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
         validate_files(files_in(table, self._features), [self._path.parent], self._path)
         self._arrays = [table.column(name).combine_chunks() for name in self._columns]

@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from PIL import Image
 from transformers import pipeline
-from typer.testing import CliRunner
+from typed_commands import result
 
 from hf_curriculum import (
     IID,
@@ -23,7 +23,6 @@ from hf_curriculum import (
     generate_captions,
     make_image_processor,
 )
-from hf_curriculum.cli import app
 from hf_curriculum.cli.common import model_of
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.processors import CaptionProcessor
@@ -44,10 +43,6 @@ def photos(tmp_path):
         Image.open(io.BytesIO(tiny_models.png(24, 20, seed)["bytes"])).save(folder / name)
     (folder / "b.txt").write_text("no image")
     return folder
-
-
-def result(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.mark.parametrize("name", CAPTIONERS)

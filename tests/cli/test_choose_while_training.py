@@ -20,7 +20,7 @@ from hf_curriculum import (
 from hf_curriculum.cli import app
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.figures.canvas import to_png
-from hf_curriculum.reporting.figures.chosen import chosen_counts
+from hf_curriculum.reporting.figures.growth import chosen_counts
 
 RULE = (
     "{type: filter, keep: 0.7, then: "

@@ -103,8 +103,7 @@ def test_a_side_file_of_all_splits(tmp_path):
     options = ["--images", "none", "--scorer", "word_rarity", "--scorer", "caption_length"]
     assert f"saved to {file}" in typed("score", tmp_path / "data", "--side-file", file, *options).replace("\n", "")
     loaded = load_scores(load_captioned(tmp_path / "data", images=False), file)
-    assert loaded["train"]["caption_length"][:] == [2, 3, 2]
-    assert loaded["test"]["caption_length"][0] == 5
+    assert (loaded["train"]["caption_length"][:], loaded["test"]["caption_length"][0]) == ([2, 3, 2], 5)
     assert not (tmp_path / "scores.parquet.parts").exists()
     error = fails("score", tmp_path / "data", "--side-file", file, *options)
     assert "scores.parquet is there already. Pass --overwrite" in error

@@ -14,7 +14,7 @@ import pytest
 import typer
 from PIL import Image
 from spectrum_data import labelled_scenes, tiny_pipeline
-from typer.testing import CliRunner
+from typed_commands import result
 
 from hf_curriculum import __version__
 from hf_curriculum.cli import app
@@ -36,10 +36,6 @@ def scored(tmp_path_factory):
     (folder / "captions.csv").write_text("\n".join(lines))
     assert result("score", folder, folder.parent / "scored", "--scorer", "caption_length").exit_code == 0
     return folder.parent / "scored"
-
-
-def result(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_help_and_version_load_nothing_heavy():

@@ -12,9 +12,8 @@ import torch
 from detection_task import NAMES, shapes_data, shapes_model, shapes_processor
 from PIL import Image
 from transformers import DetrImageProcessorPil, YolosConfig, YolosForObjectDetection, pipeline
-from typer.testing import CliRunner
+from typed_commands import result
 
-from hf_curriculum.cli import app
 from hf_curriculum.tasks.detection.boxes import COLOURS, draw_boxes
 from hf_curriculum.tasks.detection.cli import detect, drawn_names, load_detector
 
@@ -35,10 +34,6 @@ def photos(tmp_path):
     for row in shapes_data(3):
         row["image"].save(folder / f"{row['image_id']}.png")
     return folder
-
-
-def result(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_lines_json_and_pictures_say_the_same(run, photos, tmp_path):
@@ -74,8 +69,7 @@ def test_the_most_and_the_least(run, photos):
     assert scores == sorted(scores, reverse=True)
     assert {item["label"] for item in all_of_them[0]["objects"]} <= set(NAMES)
     none = result("detect", run, photos / "0.png", "--threshold", "1")
-    assert none.exit_code == 0
-    assert none.stdout == ""
+    assert (none.exit_code, none.stdout) == (0, "")
     assert "0.png: nothing above 1." in none.stderr
 
 

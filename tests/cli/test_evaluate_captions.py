@@ -9,10 +9,9 @@ import re
 import pytest
 import tiny_models
 from datasets import Dataset
-from typer.testing import CliRunner
+from typed_commands import result
 
 from hf_curriculum import CaptionCollator, NounCount, add_scores, generate_captions
-from hf_curriculum.cli import app
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.models.captioner import load_captioner
 from hf_curriculum.scored_data import save_scored
@@ -21,10 +20,6 @@ from hf_curriculum.tasks.captioning import CaptionEvaluator
 COUNTED = ("--metrics", "bleu", "--metrics", "cider", "--metrics", "rouge")
 SHORT = ("--max-new-tokens", "5", "--beams", "2")
 IMAGES = 5
-
-
-def result(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def plain(text):
@@ -114,8 +109,7 @@ def test_another_system_beside_it_by_difficulty_and_on_a_page(photos, references
     entries = {entry["image_id"]: entry["caption"] for entry in json.loads((vanilla / "captions.json").read_text())}
     for row, own in zip(order, sets, strict=True):
         expected = CaptionEvaluator([references[row]], ["rouge"])([entries[f"{row}.png"]])
-        assert own["images"] == 1
-        assert own["vanilla"]["rouge_l"] == expected.corpus["rouge_l"]
+        assert (own["images"], own["vanilla"]["rouge_l"]) == (1, expected.corpus["rouge_l"])
     assert "Only the first 4 of 5 images" in done.stdout
     page = (tmp_path / "page" / "report.html").read_text()
     assert page.count('<ul class="captioned">') == 4

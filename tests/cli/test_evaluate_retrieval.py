@@ -11,10 +11,9 @@ import tiny_models
 import torch
 from datasets import Dataset
 from transformers import BertConfig
-from typer.testing import CliRunner
+from typed_commands import result
 
 from hf_curriculum import make_scenes
-from hf_curriculum.cli import app
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import RegionStore
@@ -32,10 +31,6 @@ from hf_curriculum.tasks.alignment.cli import is_aligner
 from hf_curriculum.tasks.alignment.retrieval.score_captions import class_notes
 
 IMAGES, CAPTIONS = 6, 12
-
-
-def result(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +77,7 @@ def test_a_clip(scenes, tmp_path):
     suite = RetrievalSuite(rows)
     expected = suite(clip_similarities(suite.captions, suite.images["image"])).values
     found = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert found["systems"] == {"scenes_clip": expected}
-    assert found["about"]["protocol"] == "all"
+    assert (found["systems"], found["about"]["protocol"]) == ({"scenes_clip": expected}, "all")
     assert f"| image R@1 | {100 * expected['image_r1']:.2f} |" in done.stdout
     assert "Images found" in (tmp_path / "page" / "report.html").read_text()
     assert f"tables and ranks in {tmp_path / 'out'}" in done.stderr
@@ -107,8 +101,7 @@ def test_an_aligner_with_its_store_and_ontology(scenes, aligner, tmp_path):
     scores = aligner_scores(model, tokenizer, suite.captions, spans, suite.images, inputs)
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert found["systems"] == {run.name: suite(scores.similarities).values}
-    assert found["notes"] == list(scores.notes)
-    assert found["about"]["nouns"] == "mean"
+    assert (found["notes"], found["about"]["nouns"]) == (list(scores.notes), "mean")
 
     with_run = shutil.copytree(run, tmp_path / "with")  # as a recipe leaves it: the ontology beside the model
     with_objects = names.add_column("objects", [[{"name": thing["noun"]} for thing in own] for own in rows["objects"]])
@@ -120,8 +113,7 @@ def test_an_aligner_with_its_store_and_ontology(scenes, aligner, tmp_path):
     spans = noun_spans(four.captions, ontology)
     scores = aligner_scores(model, tokenizer, four.captions, spans, four.images, inputs, over="max")
     again = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert again["systems"] == {"with": four(scores.similarities).values}
-    assert again["about"]["nouns"] == "max"
+    assert (again["systems"], again["about"]["nouns"]) == ({"with": four(scores.similarities).values}, "max")
     assert again["notes"][-1].startswith("Nothing is ranked within classes")
     assert class_notes(names)[0] in again["notes"]
 

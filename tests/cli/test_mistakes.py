@@ -10,6 +10,7 @@ import sys
 import pytest
 from datasets import Dataset, DatasetDict, enable_progress_bars, load_from_disk
 from PIL import Image
+from typed_commands import result, said
 from typer.testing import CliRunner
 
 from hf_curriculum import CaptionLength, add_scores, load_scored, save_scored
@@ -41,14 +42,6 @@ def given(tmp_path_factory):
     lines = [f"{number}.png,a dog{' and a cat' * number}" for number in range(4)]
     (folder / "photos" / "captions.csv").write_text("\n".join(["file_name,caption", *lines]))
     return folder
-
-
-def result(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def said(done):
-    return " ".join(done.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

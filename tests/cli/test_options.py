@@ -21,6 +21,7 @@ from typed_commands import StandIn, done, result, said
 
 from hf_curriculum import CaptionLength, add_scores, save_scored
 from hf_curriculum.cli import common
+from hf_curriculum.cli.score import score_table
 from hf_curriculum.hub.push import PushContents
 from hf_curriculum.names import SUITES
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
@@ -379,11 +380,11 @@ def test_the_table_of_scores():
 
     length = facts(4, {"scorer": "Length", "per_image": None, "easy": "low"}, min=1, q25=2.5, max=1234.56)
     scene = facts(1204, {"scorer": "Clip", "per_image": "max", "easy": "high"})
-    rows = [" ".join(line.split()) for line in common.score_table({"a": {"scores": {"x": length}}}).splitlines()]
+    rows = [" ".join(line.split()) for line in score_table({"a": {"scores": {"x": length}}}).splitlines()]
     assert rows == [
         "score by easy scored unscored min 25 % median 75 % max", "x Length low 1,200 4 1 2.5 – – 1235",
     ]  # fmt: skip
-    several = common.score_table({"a": {"scores": {"x": length, "y": scene}}, "b": {"scores": {}}}).splitlines()
+    several = score_table({"a": {"scores": {"x": length, "y": scene}}, "b": {"scores": {}}}).splitlines()
     assert [" ".join(line.split()) for line in several] == [
         "split score by easy scored unscored min 25 % median 75 % max",
         "a x Length low 1,200 4 1 2.5 – – 1235",
@@ -396,8 +397,7 @@ def test_a_disk_is_full_by_what_is_said_or_by_what_is_left(tmp_path, monkeypatch
     lost, full = RuntimeError("unexpected pos"), tmp_path / "a" / "b"
     for free, is_full in ((1 << 20, False), ((1 << 20) - 1, True)):
         monkeypatch.setattr("shutil.disk_usage", lambda place, free=free: SimpleNamespace(free=free, place=place))
-        assert common.free_bytes(full) == free
-        assert common.disk_is_full(lost, full) == is_full
+        assert (common.free_bytes(full), common.disk_is_full(lost, full)) == (free, is_full)
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=place))
     assert [common.free_bytes(place) for place in (tmp_path, full)] == [tmp_path, tmp_path]
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=1 << 40))

@@ -167,8 +167,7 @@ def test_generate_with_every_option(drawing, tmp_path):
     words += ["--batch-size", 2, "--part-images", 9, "--parts", tmp_path, "--overwrite", "--json"]
     done("generate", "source", tmp_path / "out", *words)
     assert drawing["load"].calls == [((Path("source"), "dev", True), {})]
-    assert drawing["clip"].calls == [(("a clip",), {})]
-    assert drawing["loaded"].calls == [((None,), {})]
+    assert (drawing["clip"].calls, drawing["loaded"].calls) == ([(("a clip",), {})], [((None,), {})])
     clip = drawing["clip"].gives
     assert drawing["retry"].calls == [((clip, 0.3, 4), {})]
     expected = {
@@ -451,10 +450,7 @@ def test_features_with_a_model(finding, tmp_path):
     words += ["--dtype", "float32", "--images", "photos", "--batch-size", 2, "--num-workers", 1, "--json"]
     done("features", "data.json", tmp_path, "--model", "me/model", *words)
     data = finding["load"].gives
-    assert finding["load"].calls == [
-        (("data.json",), {"images": None}),
-        (("data.json",), {"images": "photos"}),
-    ]
+    assert finding["load"].calls == [(("data.json",), {"images": None}), (("data.json",), {"images": "photos"})]
     assert finding["extract"].calls == [
         (
             (data, "me/model", tmp_path),

@@ -85,8 +85,7 @@ def test_proposals_of_a_file_and_cap2det_s_way(photos, tmp_path):
     )
     run(photos, tmp_path / "boxed", "--file", tmp_path / "boxes.npz", "--max-proposals", 1)
     boxed = datasets.load_from_disk(tmp_path / "boxed")
-    assert boxed["proposals"][:] == [[[0, 0, 80, 60]]]
-    assert boxed["image_id"][:] == ["a.png"]
+    assert (boxed["proposals"][:], boxed["image_id"][:]) == ([[[0, 0, 80, 60]]], ["a.png"])
     run(photos, tmp_path / "cap2det", "--as-cap2det", "--max-proposals", 0)
     boxed = datasets.load_from_disk(tmp_path / "cap2det")
     expected = SelectiveSearch.as_cap2det(max_proposals=None)(photos / "a.png").tolist()

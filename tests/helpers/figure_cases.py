@@ -11,7 +11,6 @@ from ten_sentences import induce
 from hf_curriculum import Phases, make_plan
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.planning.score_mixture import fit_score_mixture
-from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import (
     ScoreRow,
@@ -20,7 +19,14 @@ from hf_curriculum.reporting.figures.distribution import (
     score_distributions,
     score_mixture,
 )
-from hf_curriculum.reporting.figures.growth import drawn_scores, drawn_shares, plan_growth, pool_growth
+from hf_curriculum.reporting.figures.growth import (
+    chosen_counts,
+    chosen_scores,
+    drawn_scores,
+    drawn_shares,
+    plan_growth,
+    pool_growth,
+)
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.tasks.alignment.figures import (
     held_out_retrieval,

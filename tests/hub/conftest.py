@@ -122,7 +122,9 @@ def user(_hub, tmp_path_factory):
         from PIL import Image
         from datasets import Dataset, DatasetDict, load_dataset
         from hf_curriculum import *
-        from hf_curriculum import push_scored
+        from hf_curriculum.provenance import ScoreProvenance, attach_provenance
+        from hf_curriculum.streaming.index import BucketIndex
+        from hf_curriculum.training.checkpoints import checkpoint_from_hub
 
         def rows(n, first=0):
             return Dataset.from_dict({

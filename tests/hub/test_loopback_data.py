@@ -25,8 +25,7 @@ def test_pushed_and_loaded(hub, user):
         both = DatasetDict({"train": scored(40), "validation": scored(8, 40)})
         commit = push_scored(both, "me/whole", license="cc-by-4.0", description="Made for a test.")
         """)
-    assert hub.count("commit") == before + 1
-    assert hub.leaks == []
+    assert (hub.count("commit"), hub.leaks) == (before + 1, [])
     files = hub.files("dataset", "me/whole")
     assert {"data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet", "scores.json"} <= set(files)
     assert files["figures/scores_0_caption_length.png"].startswith(b"\x89PNG")
@@ -175,8 +174,7 @@ def test_each_failure_says_what_to_do_and_loses_nothing(hub, user, route, how, s
     name = f"me/failing-{number}"
     hub.fail(route, message="no, hf_writerTOKENwriter", **how)
     error = user.fails(f'data = scored(9, {100 + number})\npush_scored(data, "{name}")')
-    assert error["type"] == "HubError"
-    assert error["status"] == how.get("status")
+    assert (error["type"], error["status"]) == ("HubError", how.get("status"))
     assert re.search(says, error["text"].replace("\n", " ")), error["text"]
     assert error["text"].startswith(f"Pushing the scored data to {name} failed:")
     assert "Nothing is lost" in error["text"]
@@ -295,8 +293,7 @@ def test_a_dry_run_lists_what_would_leave_and_sends_nothing(hub, user):
     assert told["visibility"] == "not there yet, will be public, or private where that is the owner's default"
     assert told["rows"] == {"train": 40, "validation": 8}
     columns = {"image": "Image", "image_id": "string", "caption": "string", "caption_length": "float32"}
-    assert told["columns"] == columns
-    assert told["images"] == 48
+    assert (told["columns"], told["images"]) == (columns, 48)
     assert 0 < told["image_bytes"] < sum(told["files"].values())
     assert told["local_paths"] == {}
     user.run('push_scored(both, "me/tried", num_buckets=2, language="en", private=True)')

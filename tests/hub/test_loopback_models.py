@@ -110,8 +110,7 @@ def test_a_model_with_its_curriculum_and_card(hub, trainer, other_user):
     assert told["plan"]["curriculum"] == {"type": "phases", "num_phases": 2, "easy": "low"}
     text = files["README.md"].decode()
     head = head_of(text)
-    assert head["license"] == "mit"
-    assert head["datasets"] == ["me/whole"]
+    assert (head["license"], head["datasets"]) == ("mit", ["me/whole"])
     assert head["pipeline_tag"] == "image-text-to-text"
     assert {"curriculum-learning", "hf_curriculum", "curriculum_git"} <= set(head["tags"])
     for words in (
@@ -130,8 +129,7 @@ def test_a_model_with_its_curriculum_and_card(hub, trainer, other_user):
         assert words in text, words
     assert re.search(r"\nphase +rule +pool +new", text)
     facts = json.loads(files["training_facts.json"])
-    assert facts["cost"]["examples"] == 36
-    assert facts["decisions"] == []
+    assert (facts["cost"]["examples"], facts["decisions"]) == (36, [])
     card = text.partition("```python\n")[2].partition("```")[0]
     reader = other_user("hf_readerTOKENreader")
     reader.run("""

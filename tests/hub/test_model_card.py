@@ -65,19 +65,16 @@ def header_of(text):
 
 
 def test_the_facts_of_a_run(facts):
-    assert facts["cost"]["examples"] == 12
-    assert facts["cost"]["steps"] == 6
+    assert (facts["cost"]["examples"], facts["cost"]["steps"]) == (12, 6)
     assert facts["cost"]["seconds"] >= 0
     assert facts["data"] == {"name": "me/data", "rows": 8, "evaluation_rows": 8}
-    assert facts["score"]["provenance"]["scorer"] == "by hand"
-    assert facts["score"]["statistics"]["max"] == 7
+    assert (facts["score"]["provenance"]["scorer"], facts["score"]["statistics"]["max"]) == ("by hand", 7)
     assert facts["curriculum"] == {"type": "phases", "num_phases": 2, "cut": "value"}
     assert facts["paper"] == "babylm"
     assert [entry["step"] for entry in facts["history"]] == [2, 4, 6]
     assert {entry["examples"] for entry in facts["history"]} == {4, 8, 12}
     (loss,) = facts["results"]
-    assert loss["metric"] == "loss"
-    assert loss["value"] == facts["history"][-1]["eval_loss"]
+    assert (loss["metric"], loss["value"]) == ("loss", facts["history"][-1]["eval_loss"])
     assert facts["model"]["parameters"] == 6
     assert facts["model"]["auto"] is None
     assert facts["versions"]["torch"] == torch.__version__.partition("+")[0] or torch.__version__
@@ -87,8 +84,7 @@ def test_the_facts_of_a_run(facts):
 def test_the_card_is_rendered_from_facts_alone(facts):
     text = render_model_card(facts)
     header, body = header_of(text)
-    assert header["datasets"] == ["me/data"]
-    assert header["library_name"] == "transformers"
+    assert (header["datasets"], header["library_name"]) == (["me/data"], "transformers")
     assert "@inproceedings{saha2024exploring" in body
     assert "trained on 8 examples of me/data with the curriculum phases, ordered by difficulty (low = easy)" in body
     assert "| examples trained on | 12 |" in body
@@ -474,11 +470,7 @@ def test_results_on_benchmarks_of_the_hub_become_files_that_it_reads():
     first, second = (parse_eval_result_entries(yaml.safe_load(content)) for content in files.values())
     assert first == [
         EvalResultEntry(
-            "ewok-core/ewok-core-1.0",
-            "default",
-            0.625,
-            dataset_revision="0" * 40,
-            notes="mean over 11 domains",
+            "ewok-core/ewok-core-1.0", "default", 0.625, dataset_revision="0" * 40, notes="mean over 11 domains"
         )
     ]
     assert [(one.task_id, one.value) for one in second] == [("passive_1", 0.5), ("npi", 1)]

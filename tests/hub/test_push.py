@@ -155,8 +155,7 @@ def test_a_branch_is_made_and_the_commit_stands_on_it(hub):
         ("dataset_info", "me/Data", {}),
     ]
     assert client.asked[3] == ("dataset_info", "me/Data", {"revision": "dev"})
-    assert client.asked[4][2]["revision"] == "dev"
-    assert client.asked[4][2]["parent_commit"] == "sha of dev"
+    assert (client.asked[4][2]["revision"], client.asked[4][2]["parent_commit"]) == ("dev", "sha of dev")
 
 
 def test_a_dry_run_looks_and_makes_nothing(hub, caplog):

@@ -76,8 +76,7 @@ def test_it_is_what_its_facts_say(path):
 def test_the_hub_can_read_it(path):
     card = ModelCard.load(path.with_suffix(".md"))
     assert card.data.library_name == told(path)["model"].get("library", "transformers")
-    assert card.data.license == "apache-2.0"
-    assert card.data.language == "en"
+    assert (card.data.license, card.data.language) == ("apache-2.0", "en")
     assert "hf_curriculum" in card.data.tags
     assert card.data.pipeline_tag == expected(path)[3]
     assert set(card.data.to_dict()) <= {"license", "language", "pipeline_tag", "library_name", "tags"}
@@ -138,8 +137,7 @@ def test_it_says_what_was_measured(path):
 @pytest.mark.parametrize("path", [path for path in FACTS if "simi_cl" in path.stem], ids=lambda path: path.stem)
 def test_a_captioner_on_regions_says_what_it_reads_and_when_buckets_joined(path):
     facts, card = told(path), path.with_suffix(".md").read_text(encoding="utf-8")
-    assert facts["images"]["reads"] == "region_features"
-    assert facts["images"]["detector"] == "scenes_clip"
+    assert (facts["images"]["reads"], facts["images"]["detector"]) == ("region_features", "scenes_clip")
     assert facts["images"]["regions_per_image"] == facts["images"]["grid"] ** 2
     assert facts["words"]["tokens"] > 50
     assert [entry["decision"] for entry in facts["decisions"]].count("merge") >= 1
@@ -221,8 +219,7 @@ def test_a_trainer_tells_of_its_data_and_of_earlier_stages(tmp_path):
     stage = {"stage": "text alone", "examples": 640, "steps": 20, "seconds": 1.5}
     make(tmp_path).create_model_card(description="drawn scenes", before=[stage])
     facts = told(tmp_path / "out" / "training_facts.json")
-    assert facts["data"]["description"] == "drawn scenes"
-    assert facts["before"] == [stage]
+    assert (facts["data"]["description"], facts["before"]) == ("drawn scenes", [stage])
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "trained on 8 examples (drawn scenes) with the curriculum phases" in card
     assert "| text alone | 640 | 20 | 1.5 |" in card

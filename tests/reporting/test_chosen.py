@@ -17,7 +17,6 @@ from hf_curriculum.reporting.chosen import (
     Chosen,
     _at_random,
     _counts,
-    _evenly,
     _parts,
     _quantiles,
     _read_chosen,
@@ -29,7 +28,8 @@ from hf_curriculum.reporting.chosen import (
     save_chosen,
 )
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
-from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
+from hf_curriculum.reporting.figures.growth import chosen_counts, chosen_scores
+from hf_curriculum.reporting.inspection import spread_evenly
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.training.report import read_run, training_report
 
@@ -62,8 +62,7 @@ def test_numbers_are_those_of_a_count_by_hand(trained):
     assert found.shares == [sum(taken[row] == times for row in offered) / 24 for times in range(found.most + 1)]
     once = np.mean([n * (1 / 3) * (2 / 3) ** (n - 1) for n in offered.values()])
     never = np.mean([(2 / 3) ** n for n in offered.values()])
-    assert found.at_random[:2] == pytest.approx([never, once])
-    assert sum(found.at_random) == pytest.approx(1)
+    assert (found.at_random[:2], sum(found.at_random)) == (pytest.approx([never, once]), pytest.approx(1))
     for name, values in (("difficulty", np.arange(24) % 6), ("reference_loss", np.arange(24) % 5)):
         chosen = np.mean([values[row] for rows in draws.values() for row in rows])
         assert found.means[name] == pytest.approx([chosen, sum(values[row] * n for row, n in offered.items()) / 108])
@@ -191,10 +190,8 @@ def test_a_page_draws_and_says_it(trained, reference, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_curriculum.reporting.report.to_png", lambda figure: png)  # drawing takes seconds
     page = training_report(folder, dataset=reference).write(tmp_path / "page").read_text()
     found = chosen_of(trained.plan, folder).describe()
-    assert f"T{found[1:]}." in page
-    assert "Scores of the candidates drawn" in page
-    assert "examples scored" in page
-    assert "value chosen" in page
+    for words in (f"T{found[1:]}.", "Scores of the candidates drawn", "examples scored", "value chosen"):
+        assert words in page
     names = {file.stem for file in (tmp_path / "page" / "figures").iterdir()}
     assert names >= {"chosen_difficulty", "chosen_reference_loss", "chosen_counts"}
     for file in (tmp_path / "out").glob("draws-rank*"):
@@ -290,8 +287,8 @@ def test_shares_by_hand():
     assert _at_random(np.array([0, 1, 2, 2]), 2, 2) == [0.5, 0.375, 0.125]
     assert _at_random(np.array([0, 1, 2, 2]), 2, 1) == [0.5, 0.5]
     assert _at_random(np.array([3]), 4, 4) == pytest.approx([27 / 64, 27 / 64, 9 / 64, 1 / 64, 0])
-    assert [part["at"] for part in _evenly([{"at": at} for at in range(20)])] == [0, 3, 5, 8, 11, 14, 16, 19]
-    assert len(_evenly([{}] * 3)) == 3
+    assert spread_evenly(range(20), 8) == [0, 3, 5, 8, 11, 14, 16, 19]
+    assert spread_evenly(range(3), 8) == [0, 1, 2]
     assert _quantiles(np.float32([0, 1, 2, 3, 4, np.nan, np.inf])) == [0, 1, 2, 3, 4, 2]
     assert _quantiles(np.array([np.nan])) == []
 

@@ -25,7 +25,6 @@ from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures import canvas
 from hf_curriculum.reporting.figures.canvas import DARK, to_png
-from hf_curriculum.reporting.figures.chosen import chosen_scores
 from hf_curriculum.reporting.figures.curves import validation_curves
 from hf_curriculum.reporting.figures.distribution import (
     ScoreRow,
@@ -34,7 +33,7 @@ from hf_curriculum.reporting.figures.distribution import (
     score_distributions,
     score_mixture,
 )
-from hf_curriculum.reporting.figures.growth import drawn_scores, pool_growth, pools_of
+from hf_curriculum.reporting.figures.growth import chosen_scores, drawn_scores, pool_growth, pools_of
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.inspection import inspect_scores

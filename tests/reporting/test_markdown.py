@@ -3,16 +3,7 @@ import re
 import pytest
 import yaml
 
-from hf_curriculum.markdown import (
-    END,
-    START,
-    front_matter,
-    one_line,
-    plain,
-    renewed,
-    split_front_matter,
-    table,
-)
+from hf_curriculum.markdown import END, START, front_matter, one_line, plain, renewed, split_front_matter, table
 
 HOSTILE = [
     "<script>alert('x')</script><img src=https://evil.example/a.png onerror=alert(1)>",
@@ -73,8 +64,7 @@ def test_a_header_holds_anything(text):
     assert yaml.safe_load(found[2]) == read
     assert body == "body"
     assert read["license"] == one_line(text)
-    assert read[one_line(text or "x")] == [one_line(text), {"path": one_line(text)}]
-    assert read["number"] == 3
+    assert (read[one_line(text or "x")], read["number"]) == ([one_line(text), {"path": one_line(text)}], 3)
 
 
 def test_cards_without_or_with_bad_headers():

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import tarfile
+from functools import partial
 from io import BytesIO
 
 import numpy as np
@@ -70,8 +71,7 @@ def test_each_bucket_holds_what_the_order_says(tmp_path, cut, easy):
     index = save_bucketed(data, tmp_path / "out", 4, cut, score_column="difficulty", easy=easy, shard_size=10)
     ranking = rank_scores(np.array(data["difficulty"]), easy)
     buckets = cut_buckets(ranking, 4, cut)
-    assert index.sizes == buckets.sizes
-    assert index.thresholds == buckets.thresholds
+    assert (index.sizes, index.thresholds) == (buckets.sizes, buckets.thresholds)
     everything = []
     for number, (start, stop) in enumerate(buckets.slices()):
         found = ids(tmp_path / "out", f"bucket_{number}")
@@ -99,8 +99,7 @@ def test_rows_come_back_as_they_were(tmp_path):
     data = scored()
     save_bucketed(data, tmp_path / "out", 3, score_column="difficulty")
     loaded = load_dataset(str(tmp_path / "out"), split="train")
-    assert loaded.features == data.features
-    assert sorted(loaded, key=lambda row: row["id"]) == list(data)
+    assert (loaded.features, sorted(loaded, key=lambda row: row["id"])) == (data.features, list(data))
 
 
 def test_provenance_comes_back_and_says_which_end_is_easy(tmp_path):
@@ -217,8 +216,7 @@ def test_webdataset_round_trip(tmp_path, ending):
         assert len(loaded) == 6
         for row in loaded:
             original = stored[row["json"]["id"]]
-            assert row["txt"] == original["caption"]
-            assert row["json"]["difficulty"] == original["difficulty"]
+            assert (row["txt"], row["json"]["difficulty"]) == (original["caption"], original["difficulty"])
             assert np.array_equal(row[ending], PILImage.open(original["image"]["path"]))
     assert len({row["__key__"] for row in configured}) == 6
     assert len(list(load_dataset(str(tmp_path / "out"), split="train", streaming=True))) == 12
@@ -297,20 +295,17 @@ def test_arguments_that_do_not_fit(tmp_path):
     def save(data: object = None, num_buckets: int = 2, **options: object) -> None:
         save_bucketed(data or scored(), tmp_path / "out", num_buckets, score_column="difficulty", **options)
 
-    with pytest.raises(TypeError, match="was given a DatasetDict"):
-        save(DatasetDict(train=scored()))
-    with pytest.raises(TypeError, match="was given an IterableDataset"):
-        save(scored().to_iterable_dataset())
-    with pytest.raises(ValueError, match="`format` is 'csv'"):
-        save(format="csv")
-    with pytest.raises(ValueError, match="shard_size=3 and num_shards=2 were given"):
-        save(shard_size=3, num_shards=2)
-    with pytest.raises(ValueError, match="num_shards=0 was given"):
-        save(num_shards=0)
-    with pytest.raises(ValueError, match="3 examples cannot fill 5 buckets"):
-        save(scored(3), num_buckets=5)
-    with pytest.raises(ValueError, match="`difficulty` is not in the"):
-        save(scored().remove_columns("difficulty"))
+    for error, match, call in (
+        (TypeError, "was given a DatasetDict", lambda: save(DatasetDict(train=scored()))),
+        (TypeError, "was given an IterableDataset", lambda: save(scored().to_iterable_dataset())),
+        (ValueError, "`format` is 'csv'", lambda: save(format="csv")),
+        (ValueError, "shard_size=3 and num_shards=2 were given", lambda: save(shard_size=3, num_shards=2)),
+        (ValueError, "num_shards=0 was given", lambda: save(num_shards=0)),
+        (ValueError, "3 examples cannot fill 5 buckets", lambda: save(scored(3), num_buckets=5)),
+        (ValueError, "`difficulty` is not in the", lambda: save(scored().remove_columns("difficulty"))),
+    ):
+        with pytest.raises(error, match=match):
+            call()
     assert not (tmp_path / "out").exists()
 
 
@@ -439,10 +434,10 @@ def test_positions_of_quantiles(start, stop, positions):
 
 
 def test_rows_are_read_a_bounded_number_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(save, "_CHUNK", 3)
-    monkeypatch.setattr(save, "_CHUNK_OF_FILES", 2)
+    monkeypatch.setattr(shards, "CHUNK", 3)
+    monkeypatch.setattr(shards, "CHUNK_OF_FILES", 2)
     for data, sizes in ((scored(12), [3, 3, 1]), (with_images(tmp_path / "p"), [2, 2, 2, 1])):
-        tables = list(save._tables(data, np.arange(12), 4, 11, 5))
+        tables = list(shards.embedded_tables(data, range(4, 11), partial(save._shuffled, np.arange(12), 5)))
         assert [len(table) for table in tables] == sizes
         found = [number for table in tables for number in table["id"].to_pylist()]
         assert found == permute(np.arange(4, 11), 12, 5).tolist()

@@ -142,8 +142,7 @@ def test_rows_and_slots_are_those_that_are_read(buckets):
     assert [item.draw for item in drawn] == list(range(stream.plan.num_samples))
     rows = [item.index for item in drawn]
     assert stream.rows(0, stream.plan.num_samples).tolist() == rows
-    assert stream.rows(71, 180).tolist() == rows[71:180]
-    assert stream.rows(5, 5).tolist() == []
+    assert (stream.rows(71, 180).tolist(), stream.rows(5, 5).tolist()) == (rows[71:180], [])
     stored = [row["id"] for bucket in range(4) for row in _stored(buckets, bucket)]
     assert [item.example["id"] for item in drawn] == [stored[row] for row in rows]
     with pytest.raises(IndexError, match="the stream has"):
@@ -236,8 +235,7 @@ def test_placeholders_stand_for_completed_examples(buckets):
     stream = BucketedStream(buckets, Phases(4), global_batch_size=8)
     whole = list(stream)
     stream.load_state_dict(stream.state_at(3), placeholders=True)
-    assert list(stream) == [None] * 24 + whole[24:]
-    assert len(stream) == len(whole)
+    assert (list(stream), len(stream)) == ([None] * 24 + whole[24:], len(whole))
     size = stream.plan.global_batch_size
     batches = list(DataLoader(stream, batch_size=size, num_workers=2, collate_fn=list))
     assert batches == [[None] * size] * 3 + [whole[at : at + size] for at in range(24, len(whole), size)]
@@ -361,10 +359,8 @@ def test_most_rows_may_be_unscored(tmp_path):
 def test_the_plan_can_be_asked_for_scores_and_rows(buckets):
     plan = BucketedStream(buckets, Phases(4), global_batch_size=8).plan
     scores = np.asarray(plan.ranking.scores)
-    assert scores.dtype == np.float32
-    assert scores.tolist() == sorted(table()["s"])
-    assert sorted(plan.rows(0, 50)) == list(range(50))
-    assert plan.fingerprint()["num_rows"] == SIZE
+    assert (scores.dtype, scores.tolist()) == (np.float32, sorted(table()["s"]))
+    assert (sorted(plan.rows(0, 50)), plan.fingerprint()["num_rows"]) == (list(range(50)), SIZE)
 
 
 def test_a_filter_leaves_whole_buckets_unread(buckets):
@@ -513,8 +509,7 @@ def test_images_come_decoded_or_as_bytes(tmp_path, format):
     save_bucketed(data, tmp_path / "out", 2, score_column="s", easy="low", format=format, num_shards=2)
     stream = BucketedStream(tmp_path / "out", Phases(2, pools="exclusive"))
     rows = {row["id"]: row for row in stream}
-    assert sorted(rows) == list(range(8))
-    assert list(rows[0]) == ["id", "caption", "s", "image"]
+    assert (sorted(rows), list(rows[0])) == (list(range(8)), ["id", "caption", "s", "image"])
     assert all(row["image"].getpixel((0, 0)) == (number, 0, 0) for number, row in rows.items())
     assert all(row["caption"] == f"caption {number}" for number, row in rows.items())
     assert math.isnan(rows[3]["s"])

@@ -162,10 +162,7 @@ def test_what_contradicts_the_training_arguments(folder, tmp_path):
     )
     refused(stream(curriculum=Phases(2)), both, Phases(4, 3))
     refused(stream(epochs=2), "made with epochs=2, but the training arguments say None")
-    refused(
-        stream(global_batch_size=8).split_by_node(0, 2),
-        "was split or resumed, but Curr",
-    )
+    refused(stream(global_batch_size=8).split_by_node(0, 2), "was split or resumed, but Curr")
     refused(
         folder,
         "score_column='length' was given, but the buckets in .* were written by `caption_length`",

@@ -44,8 +44,7 @@ def test_every_shard_that_is_opened_is_closed(tmp_path, format, monkeypatch):
         assert len(list(stream)) == stream.plan.num_samples
         assert len(closed) == len(set(map(id, closed))) == stream.opened.total() > 8
     seen = +stream.opened
-    assert len(list(stream)) == stream.plan.num_samples
-    assert stream.opened == seen
+    assert (len(list(stream)), stream.opened) == (stream.plan.num_samples, seen)
     closed.clear()
     stopped = iter(stream)
     next(stopped)

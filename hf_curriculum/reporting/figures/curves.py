@@ -73,15 +73,12 @@ def validation_curves(
         >>> figure = validation_curves({"baby steps": points}, merges={"baby steps": [(400, "2")]})
     """
     if x not in ("examples", "seconds"):
-        raise ValueError(f'`x` is {x!r}. Runs are compared by "examples" seen or by "seconds": pass one of them.')
+        raise ValueError(f'`x` is {x!r}, not "examples" or "seconds".')
     lines = {name: _points(name, points, x, metric) for name, points in runs.items()}
     if not lines:
-        raise ValueError("`runs` is empty: there is no curve to draw. Pass name -> evaluations.")
+        raise ValueError("`runs` is empty: there is no curve to draw.")
     if unknown := [name for name in merges if name not in runs]:
-        raise ValueError(
-            f"`merges` names {unknown[0]!r}, and the runs are {list(runs)}: its marks belong to no curve. Pass that "
-            "run, or leave its merges out."
-        )
+        raise ValueError(f"`merges` names {unknown[0]!r}, and the runs are {list(runs)}.")
     values = np.concatenate([y for _, y in lines.values()])
     end = max(float(xs[-1]) for xs, _ in lines.values()) or 1.0
     unit, scale = ("Examples seen", 1.0) if x == "examples" else _time_unit(end)
@@ -213,10 +210,7 @@ def _draw_arm(axes: Axes, theme: Theme, index: int, lines: Sequence[tuple[np.nda
 def _points(name: str, points: Sequence[Mapping[str, Any]], x: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
     kept = sorted((float(point[x]), float(point[metric])) for point in points if has_value(point, metric))
     if not kept:
-        raise ValueError(
-            f"The run {name!r} has no finite `{metric}` in its {len(points)} evaluations, so it has no curve. "
-            "Evaluate it, pass another `metric=`, or leave it out."
-        )
+        raise ValueError(f"The run {name!r} has no finite `{metric}` in its {len(points)} evaluations.")
     xs, ys = zip(*kept, strict=True)
     return np.array(xs), np.array(ys)
 

@@ -70,11 +70,8 @@ def score_distribution(
     Example:
         >>> figure = score_distribution([1, 2, 2, 3, 5, 8], name="noun_count", cuts=(2, 3))
     """
-    if easy not in ("low", "high"):
-        raise ValueError(f'`easy` is {easy!r}. It says which end of `{name}` is easy: pass "low" or "high".')
-    values = np.asarray(scores, dtype=np.float64).ravel()
-    finite = np.sort(values[np.isfinite(values)])
-    unscored += len(values) - len(finite)
+    finite = np.sort(ScoreRow(scores, easy).finite)
+    unscored += np.size(scores) - len(finite)
     if not len(finite):
         raise ValueError(f"None of the {unscored:,} examples has a finite `{name}`: there is no distribution to draw.")
     cuts = sorted(cuts, reverse=easy == "high")
@@ -275,9 +272,7 @@ def score_correlations(names: Sequence[str], matrix: np.ndarray, *, theme: Theme
         ValueError: the matrix does not fit the names.
     """
     if matrix.shape != (len(names), len(names)):
-        raise ValueError(
-            f"The matrix has shape {matrix.shape} for {len(names)} scores; it has one row and column each."
-        )
+        raise ValueError(f"The matrix has shape {matrix.shape} for {len(names)} scores.")
     from matplotlib.colors import LinearSegmentedColormap
 
     height = 1.3 + 0.42 * len(names) + (0.7 if theme.is_narrow else 0.4)
@@ -318,7 +313,7 @@ class ScoreRow:
 
     def __post_init__(self) -> None:
         if self.easy not in ("low", "high"):
-            raise ValueError(f'`easy` is {self.easy!r}. It says which end of a score is easy: pass "low" or "high".')
+            raise ValueError(f'`easy` is {self.easy!r}, the easy end of a score: pass "low" or "high".')
 
     @property
     def finite(self) -> np.ndarray:

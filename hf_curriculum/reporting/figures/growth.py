@@ -1,4 +1,4 @@
-"""What training could draw from, and what it drew."""
+"""What training could draw from, what it drew, and what it chose among that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from hf_curriculum.markdown import one_line
 from hf_curriculum.reporting.figures.canvas import LIGHT, Theme, annotate, new_figure, number_ticks, text_size
@@ -40,15 +40,11 @@ def pool_growth(
     """
     drawn = {name: _with_draws(name, rounds) for name, rounds in runs.items()}
     if not drawn:
-        raise ValueError("`runs` is empty: there is no pool to draw. Pass name -> [(first draw, last draw, size)].")
+        raise ValueError("`runs` is empty: there is no pool to draw.")
     longest = max(rounds[-1][1] for rounds in drawn.values())
     largest = max(size for rounds in drawn.values() for _, _, size in rounds)
-    figure, axes = new_figure(
-        theme,
-        "What training may draw from",
-        x_label="Examples seen",
-        y_label="Examples in the pool",
-    )
+    labels = {"x_label": "Examples seen", "y_label": "Examples in the pool"}
+    figure, axes = new_figure(theme, "What training may draw from", **labels)
     axes.set_xlim(0, longest * 1.02)
     axes.set_ylim(0, largest * 1.2)
     number_ticks(axes.xaxis, theme, integer=True)
@@ -72,14 +68,7 @@ def pool_growth(
         )
         axes.plot(x[-1], y[-1], "o", color=colour, markersize=5, zorder=4)
     _label_pools(axes, theme, next(iter(drawn.values())), largest)
-    figure.legend(
-        loc="outside lower left",
-        ncols=1 if theme.is_narrow else 2,
-        frameon=False,
-        fontsize=text_size(theme, 9),
-        labelcolor="linecolor",
-        handlelength=2.2,
-    )
+    _legend_below(figure, theme, labelcolor="linecolor", handlelength=2.2)
     return figure
 
 
@@ -117,13 +106,10 @@ def phase_starts(plan: Mapping[str, Any]) -> list[int]:
 def _with_draws(name: str, rounds: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     for first, last, _ in rounds:
         if last < first:
-            raise ValueError(
-                f"A round of {name!r} ends at draw {last:,} before it starts at draw {first:,}. "
-                "Give the rounds as (first draw, last draw, pool size)."
-            )
+            raise ValueError(f"A round of {name!r} ends at draw {last:,} before it starts at draw {first:,}.")
     kept = [(first, last, size) for first, last, size in rounds if last > first]
     if not kept:
-        raise ValueError(f"The run {name!r} has no round with draws, so its pool cannot be drawn. Leave it out.")
+        raise ValueError(f"The run {name!r} has no round with draws: leave it out.")
     return kept
 
 
@@ -173,10 +159,7 @@ def drawn_scores(
     """
     kept = [row for row in rounds if all(row.get(key) is not None and np.isfinite(row[key]) for key in QUANTILES)]
     if not kept:
-        raise ValueError(
-            f"None of the {len(rounds)} rounds has the quantiles {', '.join(QUANTILES)} of `{name}`, so there is "
-            "nothing to draw. They are logged per round while training."
-        )
+        raise ValueError(f"None of the {len(rounds)} rounds has the quantiles {', '.join(QUANTILES)} of `{name}`.")
     by_phase = all(row.get("phase") is not None for row in kept)
     figure, axes = new_figure(
         theme,
@@ -191,20 +174,16 @@ def drawn_scores(
     else:
         _draw_bands(axes, theme, table, [row["round"] for row in kept])
         axes.set_xlabel("Round")
-    low, high = float(table.min()), float(table.max())
-    margin = 0.07 * (high - low) or max(0.5, 0.05 * abs(high))
-    axes.set_ylim(low - margin, high + margin)
-    number_ticks(axes.yaxis, theme, integer=bool(np.all(table[:, [0, 4]] == np.round(table[:, [0, 4]]))), room=10)
+    ends = table[:, [0, 4]]
+    _value_axis(axes, theme, float(table.min()), float(table.max()), integer=bool(np.all(ends == np.round(ends))))
     return figure
 
 
 def drawn_shares(examples: Sequence[int], shares: Mapping[str, Sequence[float]], *, theme: Theme = LIGHT) -> Figure:
     """Each bucket's share of the draws, stacked in steps, against examples seen."""
     if not shares or len(examples) < 2:
-        raise ValueError(
-            f"{len(shares)} buckets in {len(examples)} log entries were given: a course of shares needs a bucket and "
-            "two entries. Log more often (`logging_steps`), or leave the figure out."
-        )
+        given = f"{len(shares)} buckets in {len(examples)} log entries"
+        raise ValueError(f"{given} were given: a course of shares needs a bucket and two entries.")
     figure, axes = new_figure(theme, "What was drawn", x_label="Examples seen", y_label="Share of the draws, per cent")
     ends = [0, *examples]
     parts = [100 * np.asarray([values[0], *values]) for values in shares.values()]
@@ -217,27 +196,45 @@ def drawn_shares(examples: Sequence[int], shares: Mapping[str, Sequence[float]],
     axes.set_ylim(0, 100)
     number_ticks(axes.xaxis, theme, integer=True)
     number_ticks(axes.yaxis, theme, integer=True, room=10)
-    legend = {"loc": "outside lower left", "ncols": 2 if theme.is_narrow else 4, "frameon": False}
-    figure.legend(**legend, fontsize=text_size(theme, 9), labelcolor=theme.muted)
+    _legend_below(figure, theme, columns=4)
     return figure
 
 
 def _draw_boxes(axes: Axes, theme: Theme, table: np.ndarray, names: Sequence[str]) -> None:
-    colour = theme.series[0]
-    for index, (least, lower, median, upper, most) in enumerate(table):
-        axes.plot([index, index], [least, most], color=colour, linewidth=1.4, solid_capstyle="butt", zorder=2)
-        for end in (least, most):
-            axes.plot([index - 0.07, index + 0.07], [end, end], color=colour, linewidth=1.4, zorder=2)
-        box = {"xy": (index - 0.2, lower), "width": 0.4, "height": upper - lower}
-        axes.add_patch(Rectangle(**box, facecolor=theme.surface, edgecolor="none", zorder=2.5))
-        axes.add_patch(Rectangle(**box, facecolor=(colour, 0.25), edgecolor=colour, lw=1.4, zorder=3))
-        axes.plot([index - 0.2, index + 0.2], [median, median], color=theme.series[1], linewidth=2.6, zorder=4)
-        style = {"va": "center", "color": theme.series[1], "weight": "bold"}
-        annotate(axes, theme, number(median), (index + 0.2, median), (5, 0), **style)
+    style = {"va": "center", "color": theme.series[1], "weight": "bold"}
+    for index, quantiles in enumerate(table):
+        _draw_box(axes, theme, index, quantiles, theme.series[0], width=0.4, cap=0.07)
+        annotate(axes, theme, number(quantiles[2]), (index + 0.2, quantiles[2]), (5, 0), **style)
     axes.set_xlim(-0.6, len(table) - 0.4)
-    axes.set_xticks(range(len(names)), names)
-    for tick in axes.get_xticklabels():
-        tick.set_parse_math(False)
+    axes.set_xticks(range(len(names)), names, parse_math=False)
+
+
+def _draw_box(
+    axes: Axes, theme: Theme, x: float, quantiles: Sequence[float], colour: str, *, width: float, cap: float
+) -> None:
+    least, lower, median, upper, most = quantiles[:5]
+    left = x - width / 2
+    axes.plot([x, x], [least, most], color=colour, linewidth=1.4, solid_capstyle="butt", zorder=2)
+    for end in (least, most):
+        axes.plot([x - cap, x + cap], [end, end], color=colour, linewidth=1.4, zorder=2)
+    box = {"xy": (left, lower), "width": width, "height": upper - lower}
+    axes.add_patch(Rectangle(**box, facecolor=theme.surface, edgecolor="none", zorder=2.5))
+    axes.add_patch(Rectangle(**box, facecolor=(colour, 0.25), edgecolor=colour, lw=1.4, zorder=3))
+    axes.plot([left, left + width], [median, median], color=theme.series[1], linewidth=2.6, zorder=4)
+
+
+def _value_axis(axes: Axes, theme: Theme, low: float, high: float, *, integer: bool = False) -> None:
+    """A y axis that ends near its values."""
+    margin = 0.07 * (high - low) or max(0.5, 0.05 * abs(high))
+    axes.set_ylim(low - margin, high + margin)
+    number_ticks(axes.yaxis, theme, integer=integer, room=10)
+
+
+def _legend_below(figure: Figure, theme: Theme, *, columns: int = 2, **style: Any) -> None:
+    """Below the axes; half as many columns on narrow figures."""
+    columns = columns // 2 if theme.is_narrow else columns
+    style = {"fontsize": text_size(theme, 9), "labelcolor": theme.muted, **style}
+    figure.legend(loc="outside lower left", ncols=columns, frameon=False, **style)
 
 
 def _draw_bands(axes: Axes, theme: Theme, table: np.ndarray, numbers: Sequence[int]) -> None:
@@ -249,3 +246,119 @@ def _draw_bands(axes: Axes, theme: Theme, table: np.ndarray, numbers: Sequence[i
     axes.set_xlim(numbers[0], numbers[-1])
     number_ticks(axes.xaxis, theme, integer=True)
     axes.legend(loc="upper left", frameon=False, fontsize=text_size(theme, 9), labelcolor=theme.muted, ncols=3)
+
+
+_WIDTH = 0.34
+"""Of a box or a bar; two of them stand beside each other in a unit of the axis."""
+
+
+def chosen_scores(
+    parts: Sequence[Mapping[str, Any]],
+    *,
+    name: str = "score",
+    easy: Literal["low", "high"] | None = None,
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Quantiles of a column's values, of the candidates and of what was chosen, two boxes for each part of a run.
+
+    The box holds the middle half, the bar in it is the median, the thin line reaches from the lowest to the highest.
+
+    Args:
+        parts: of the run, in order: `name`, and under `candidates` and `chosen` the quantiles 0, 25, 50, 75 and 100 %.
+        name: the column's.
+        easy: which end is easy, for the axis label.
+        theme: colours and width.
+
+    Raises:
+        ValueError: no part.
+
+    Example:
+        >>> part = {"name": "phase 1", "candidates": [0.1, 0.2, 0.24, 0.3, 0.4], "chosen": [0.1, 0.2, 0.3, 0.3, 0.4]}
+        >>> figure = chosen_scores([part], name="clip_similarity", easy="high")
+    """
+    if not parts:
+        raise ValueError(f"No part of a run has values of `{name}`: there is nothing to draw. Leave the figure out.")
+    figure, axes = new_figure(
+        theme,
+        f"{one_line(name, 18 if theme.is_narrow else 48)} of what was chosen",
+        x_label="",
+        y_label=name + (f" ({easy} is easy)" if easy else ""),
+    )
+    colours = _colours(theme)
+    for index, part in enumerate(parts):
+        for side, kind in enumerate(colours):
+            x = index + (side - 0.5) * (_WIDTH + 0.06)
+            _draw_box(axes, theme, x, part[kind], colours[kind], width=_WIDTH, cap=0.05)
+    if len(parts) <= (2 if theme.is_narrow else 4):
+        _label_medians(axes, theme, parts)
+    _value_axis(axes, theme, min(one["candidates"][0] for one in parts), max(one["candidates"][4] for one in parts))
+    axes.set_xlim(-0.6, len(parts) - 0.4)
+    texts, turned = [one_line(part["name"], 14) for part in parts], theme.is_narrow and len(parts) > 2
+    axes.set_xticks(range(len(parts)), texts, rotation=30 if turned else 0, parse_math=False)
+    _legend(figure, theme, {"candidates": "candidates", "chosen": "chosen"})
+    return figure
+
+
+def chosen_counts(
+    shares: Sequence[float], at_random: Sequence[float] | None = None, *, theme: Theme = LIGHT
+) -> Figure:
+    """The shares of rows that were chosen never, once, twice and so on, beside what a choice at random gives.
+
+    Args:
+        shares: of the rows chosen 0, 1, 2, … times; the last of them also of those chosen more often.
+        at_random: the same if every candidate of a place had been as likely; None where it is not known.
+        theme: colours and width.
+
+    Raises:
+        ValueError: no share, or not as many of both.
+
+    Example:
+        >>> figure = chosen_counts([0.25, 0.5, 0.25], [0.3, 0.4, 0.3])
+    """
+    if not shares or (at_random is not None and len(at_random) != len(shares)):
+        given = "none" if at_random is None else len(at_random)
+        raise ValueError(f"{len(shares)} shares and {given} at random were given. Give as many of both, and one.")
+    figure, axes = new_figure(
+        theme, "How often rows were chosen", x_label="Times chosen", y_label="Share of the rows, per cent"
+    )
+    colours, places = _colours(theme), np.arange(len(shares))
+    shift = 0.0 if at_random is None else (_WIDTH + 0.04) / 2
+    bars = [("chosen", shares, shift)] + ([] if at_random is None else [("candidates", at_random, -shift)])
+    for kind, values, aside in bars:
+        heights, colour = 100 * np.asarray(values), colours[kind]
+        axes.bar(places + aside, heights, _WIDTH, facecolor=theme.surface, edgecolor="none")  # hides the grid
+        axes.bar(places + aside, heights, _WIDTH, facecolor=(colour, 0.25), edgecolor=colour, linewidth=1.4)
+    style = {"ha": "center", "va": "bottom", "color": colours["chosen"], "weight": "bold", "size": 8.5}
+    for place, share in zip(places, shares, strict=True):
+        if len(shares) <= (3 if theme.is_narrow else 6):
+            annotate(axes, theme, percent(share), (place + shift, 100 * share), (0, 3), **style)
+    names = [f"{number:,}" for number in range(len(shares))]
+    names[-1] += " or more" if len(shares) > 2 and not theme.is_narrow else "+" if len(shares) > 2 else ""
+    axes.set_xticks(places, names)
+    axes.set_ylim(0, 112 * max(*shares, *(at_random or ())) if len(shares) > 1 else 112)
+    number_ticks(axes.yaxis, theme, room=8)
+    if at_random is not None:
+        _legend(figure, theme, {"candidates": "at random among the candidates", "chosen": "as it was"})
+    return figure
+
+
+def _colours(theme: Theme) -> dict[str, str]:
+    return {"candidates": theme.muted, "chosen": theme.series[0]}
+
+
+def _label_medians(axes: Axes, theme: Theme, parts: Sequence[Mapping[str, Any]]) -> None:
+    """Each median's value, above its bar."""
+    style = {"va": "bottom", "ha": "center", "color": theme.series[1], "weight": "bold", "size": 8.5}
+    style["bbox"] = {"boxstyle": "round,pad=0.1", "facecolor": theme.surface, "edgecolor": "none", "alpha": 0.75}
+    for index, part in enumerate(parts):
+        for side, kind in enumerate(("candidates", "chosen")):
+            place = index + (side - 0.5) * (_WIDTH + 0.06), part[kind][2]
+            annotate(axes, theme, number(part[kind][2]), place, (0, 3), zorder=5, **style)
+
+
+def _legend(figure: Figure, theme: Theme, names: Mapping[str, str]) -> None:
+    colours = _colours(theme)
+    handles = [
+        Patch(facecolor=(colours[kind], 0.25), edgecolor=colours[kind], label=label) for kind, label in names.items()
+    ]
+    _legend_below(figure, theme, handles=handles)

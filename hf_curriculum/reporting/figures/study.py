@@ -70,10 +70,7 @@ def interval_rows(
     if not shown or not (finite or limit):
         raise ValueError(f"None of the {len(rows)} rows of {label!r} has a value: there is nothing to draw.")
     if limit is None and len(finite) < len(shown):
-        raise ValueError(
-            f"{label!r} has values that were never reached (infinite) and no `limit`, so they have no position on the "
-            "axis. Pass the budget as `limit=`."
-        )
+        raise ValueError(f"{label!r} has values that were never reached (infinite): pass the budget as `limit=`.")
     figure, axes = new_figure(theme, title, x_label=label, y_label="", height=1.35 + 0.34 * len(rows))
     low, high = (min(finite), max(finite)) if limit is None else (0.0, limit)
     margin = 0.06 * (high - low) or 0.05 * max(1.0, abs(high))
