@@ -84,9 +84,9 @@ class ScoreProvenance:
     trained_on: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_choice("easy", self.easy, ("low", "high"))
-        check_choice("per_image", self.per_image, (None, "max", "min", "mean"))
-        check_choice("source", self.source, ("scorer", "joined"))
+        validate_choice("easy", self.easy, ("low", "high"))
+        validate_choice("per_image", self.per_image, (None, "max", "min", "mean"))
+        validate_choice("source", self.source, ("scorer", "joined"))
         for name in ("arguments", "versions", "trained_on"):
             try:  # through JSON and back, so that what is read later equals what was written
                 object.__setattr__(self, name, json.loads(json.dumps(dict(getattr(self, name)), allow_nan=False)))
@@ -163,7 +163,7 @@ def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:
     )
 
 
-def check_choice(name: str, given: object, choices: tuple[object, ...]) -> None:
+def validate_choice(name: str, given: object, choices: tuple[object, ...]) -> None:
     """Raises a `ValueError` if `given`, the argument called `name`, is not among `choices`."""
     if given not in choices:
         raise ValueError(f"`{name}` is {given!r}. It is one of {', '.join(map(repr, choices))}.")
@@ -197,7 +197,7 @@ def read_provenance(dataset: AnyDataset, split: str | None = None) -> dict[str, 
 def merged_provenance(splits: dict[str, dict[str, ScoreProvenance]], split: str | None) -> dict[str, ScoreProvenance]:
     """One mapping for several splits: what they agree on, or `split`'s own; a `ValueError` if they disagree."""
     if split is not None:
-        check_choice("split", split, tuple(splits))
+        validate_choice("split", split, tuple(splits))
         return splits[split]
     merged: dict[str, ScoreProvenance] = {}
     for name, found in splits.items():

@@ -251,13 +251,13 @@ class Scorer(Component):
             RuntimeError: the scorer needs `fit` first.
         """
         columns, rows = self._read(batch)
-        self.check_fitted()
+        self.validate_fitted()
         scores = self.score(columns, rank)
         if not isinstance(scores, Mapping):
             scores = {self.name: scores}
         return self._checked(scores, rows)
 
-    def check_columns(self) -> None:
+    def validate_columns(self) -> None:
         """Raises a `TypeError` if `columns`, `decode_false` or `fitted_attributes` is one string, not several."""
         for name in ("columns", "decode_false", "fitted_attributes"):
             if isinstance(getattr(self, name), str):
@@ -272,7 +272,7 @@ class Scorer(Component):
         """Whether the score depends on a corpus, and `fit` has not been called."""
         return not all(hasattr(self, attribute) for attribute in self.fitted_attributes)
 
-    def check_fitted(self) -> None:
+    def validate_fitted(self) -> None:
         """Raises a `RuntimeError` if the scorer needs `fit` first."""
         if self.needs_fit:
             missing = [attribute for attribute in self.fitted_attributes if not hasattr(self, attribute)]
@@ -288,7 +288,7 @@ class Scorer(Component):
                 f"{who} was given {kind_of(batch)}. It takes a mapping of columns: use "
                 "`dataset.with_format(None)` before `map`, or `add_scores`."
             )
-        self.check_columns()
+        self.validate_columns()
         require_columns(
             batch.keys(),
             self.columns,

@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.config import kind_of
-from hf_curriculum.provenance import check_choice, read_provenance, score_values
+from hf_curriculum.provenance import read_provenance, score_values, validate_choice
 from hf_curriculum.scorers.base import Scorer
 
 Easy = Literal["low", "high"]
@@ -68,9 +68,9 @@ class Combine(Scorer):
         easy_of: Mapping[str, Easy] | None = None,
         missing: Literal["nan", "skip"] = "nan",
     ) -> None:
-        check_choice("normalise", normalise, ("none", "zscore", "minmax", "rank"))
-        check_choice("easy", easy, ("low", "high"))
-        check_choice("missing", missing, ("nan", "skip"))
+        validate_choice("normalise", normalise, ("none", "zscore", "minmax", "rank"))
+        validate_choice("easy", easy, ("low", "high"))
+        validate_choice("missing", missing, ("nan", "skip"))
         if not isinstance(weights, Mapping) or not weights:
             raise ValueError(
                 f"`weights={weights!r}` was given. It is a mapping from score columns to their weights, such as "
@@ -83,7 +83,7 @@ class Combine(Scorer):
                     f"other way is negated by its easy end, `easy_of={{{column!r}: ...}}`."
                 )
         for column, end in (easy_of or {}).items():
-            check_choice(f"easy_of[{column!r}]", end, ("low", "high"))
+            validate_choice(f"easy_of[{column!r}]", end, ("low", "high"))
         if missing == "skip" and normalise == "none":
             raise ValueError(
                 '`missing="skip"` does not go with `normalise="none"`: in natural units a missing part shifts '

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
-from hf_curriculum.provenance import check_choice, read_column
+from hf_curriculum.provenance import read_column, validate_choice
 from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
 from hf_curriculum.scorers.text.length import word_splitter
 
@@ -87,9 +87,9 @@ class Concreteness(Scorer):
         name: str = "concreteness",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("aggregate", aggregate, ("mean", "max", "min"))
-        check_choice("search", search, ("exact", "faiss"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("aggregate", aggregate, ("mean", "max", "min"))
+        validate_choice("search", search, ("exact", "faiss"))
+        validate_choice("easy", easy, ("low", "high"))
         for option, number in (("k", k), ("min_count", min_count)):
             if number < 1:
                 raise ValueError(f"`{option}` is {number}. It is a number of images, at least 1.")
@@ -203,7 +203,7 @@ def nearest_neighbours(
     import torch
 
     size = len(vectors)
-    check_neighbours(size, count, include_self)
+    validate_neighbours(size, count, include_self)
     every = torch.from_numpy(np.ascontiguousarray(vectors, np.float32)).to(device)  # (n, d)
     rows = max(1, min(_MOST_ROWS, _BUFFER // size))
     buffer = torch.empty((rows, size), device=device)
@@ -227,7 +227,7 @@ def approximate_neighbours(vectors: np.ndarray, count: int, *, include_self: boo
             'or search exactly (`search="exact"`).'
         ) from error
     size = len(vectors)
-    check_neighbours(size, count, include_self)
+    validate_neighbours(size, count, include_self)
     vectors = np.ascontiguousarray(vectors, np.float32)
     cells = max(1, min(int(4 * size**0.5), size // _TRAINING))
     cells_of = faiss.IndexFlatIP(vectors.shape[1])
@@ -257,7 +257,7 @@ def recall_of(found: np.ndarray, vectors: np.ndarray, *, include_self: bool = Tr
     return hits / (len(rows) * count)
 
 
-def check_neighbours(size: int, count: int, include_self: bool) -> None:
+def validate_neighbours(size: int, count: int, include_self: bool) -> None:
     """Raises a `ValueError` if `size` vectors do not have `count` neighbours each."""
     most = size if include_self else size - 1
     if not 1 <= count <= most:

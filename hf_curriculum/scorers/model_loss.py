@@ -15,7 +15,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.fingerprint import read_trained_on
-from hf_curriculum.provenance import ScoreProvenance, check_choice
+from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scorers.pretrained import PairScorer, folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded, reduced_losses
 
@@ -106,8 +106,8 @@ class ModelLoss(PairScorer):
         name: str = "model_loss",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("reduction", reduction, ("sum", "mean"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("reduction", reduction, ("sum", "mean"))
+        validate_choice("easy", easy, ("low", "high"))
         if max_length < 2 or batch_size < 1:
             raise ValueError(
                 f"`max_length={max_length}` and `batch_size={batch_size}` were given. A caption has at least 2 tokens "
@@ -147,7 +147,7 @@ class ModelLoss(PairScorer):
         kind = load_pretrained(AutoConfig, self.model, self.revision).model_type
         cls = VisionEncoderDecoderModel if kind == "vision-encoder-decoder" else AutoModelForImageTextToText
         model = load_model(cls, self.model, self.revision).to(device)
-        self._check_kind(model)
+        self._validate_kind(model)
         text = model.config.get_text_config(decoder=True)
         positions = getattr(text, "max_position_embeddings", None) or self.max_length
         before, inputs = image_text(model, tokenizer), self._inputs(model, where, revision)
@@ -180,7 +180,7 @@ class ModelLoss(PairScorer):
             )
         return PixelInputs(images, image_column=self.image_column)
 
-    def _check_kind(self, model: Any) -> None:
+    def _validate_kind(self, model: Any) -> None:
         from hf_curriculum.models.base import image_placeholder
 
         kind, config = type(model).__name__, model.config

@@ -26,9 +26,9 @@ from hf_curriculum.provenance import (
     AnyDataset,
     ScoreProvenance,
     append_columns,
-    check_choice,
     read_column,
     score_values,
+    validate_choice,
     validate_new_columns,
 )
 from hf_curriculum.scorers.base import Scorer
@@ -90,8 +90,8 @@ def add_scores(
     """
     scorers = _as_scorers(scorers)
     for scorer in scorers:
-        scorer.check_fitted()
-    check_choice("per_image", per_image, (None, "max", "min", "mean"))
+        scorer.validate_fitted()
+    validate_choice("per_image", per_image, (None, "max", "min", "mean"))
     given = {"per_image": per_image, "num_proc": num_proc, "resume_every": resume_every, "cache_dir": cache_dir}
     given["load_from_cache_file"] = None if load_from_cache_file else False
     if isinstance(dataset, IterableDatasetDict):
@@ -162,7 +162,7 @@ def add_scores_sharded(
     """
     rank, world_size = launched(rank, world_size)
     scorers = _as_scorers(scorers)
-    check_choice("per_image", per_image, (None, "max", "min", "mean"))
+    validate_choice("per_image", per_image, (None, "max", "min", "mean"))
     if part_rows < 1 or batch_size < 1:
         raise ValueError(f"`part_rows={part_rows}` and `batch_size={batch_size}` were given. Both are at least 1 row.")
     if not isinstance(dataset, (Dataset, DatasetDict)):
@@ -190,7 +190,7 @@ def _as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
                 "and written. Give an instance (`NounCount()`), subclass `Scorer`, or join finished numbers "
                 "with `add_scores_from`."
             )
-        scorer.check_columns()
+        scorer.validate_columns()
     written = [column for scorer in scorers for column in scorer.outputs]
     twice = sorted({column for column in written if written.count(column) > 1})
     if twice:

@@ -16,12 +16,12 @@ from hf_curriculum.names import SCORERS
 from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
-    check_choice,
     installed_versions,
     numeric_column,
     read_column,
     read_provenance,
     score_values,
+    validate_choice,
 )
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scoring.join import warn_if_merged
@@ -169,7 +169,7 @@ def _validate_shared(found: np.ndarray, shared: np.ndarray, what: str | None) ->
 def _provenance(
     column: str, name: str, before: ScoreProvenance | None, easy: str | None, arguments: dict[str, Any]
 ) -> ScoreProvenance:
-    check_choice("easy", easy, ("low", "high", None))
+    validate_choice("easy", easy, ("low", "high", None))
     if easy is None and before is None and column not in SCORERS:
         raise ValueError(
             f"Which end of `{column}` is easy is not recorded with the data, and no scorer writes that column. Its "

@@ -25,11 +25,11 @@ from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
     as_splits,
-    check_choice,
     numeric_column,
     read_column,
     read_provenance,
     score_values,
+    validate_choice,
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def _provenance(
                 f'Which end of `{name}` is easy is not known: the source carries no provenance. Pass `easy="low"` or '
                 '`easy="high"`, or a mapping from columns to one of them.'
             )
-        check_choice("easy", end, ("low", "high", None))
+        validate_choice("easy", end, ("low", "high", None))
         joined: dict[str, Any] = {**origin, "on": keys}
         if before is None:
             made[name] = ScoreProvenance(name, origin["from"], joined, easy=end, source="joined")

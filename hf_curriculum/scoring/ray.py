@@ -34,7 +34,7 @@ class RayScorer:
     """
 
     def __init__(self, scorer: Scorer) -> None:
-        scorer.check_fitted()
+        scorer.validate_fitted()
         self.scorer = scorer
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from hf_curriculum import (
     add_scores,
 )
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scorers.concreteness import check_neighbours
+from hf_curriculum.scorers.concreteness import validate_neighbours
 from hf_curriculum.scorers.text.pos_tagger import TagTraining, WordPieces, _split
 from hf_curriculum.scorers.visual.detectors import ModelDetector
 
@@ -88,9 +88,9 @@ EDGES = [
     (lambda given: _split([["a"], ["b"], ["a"]], given, 0), 0.5, 1, "`held_out` is 1"),
     (lambda given: _split([["a"], ["b"], ["a"]], given, 0), 0.26, 0.25, r"`held_out=0.25` of 2 distinct sentences"),
     (lambda given: _split([["a"], ["b"], ["a"]], given, 0), 0.74, 0.76, r"`held_out=0.76` of 2 distinct sentences"),
-    (lambda given: check_neighbours(3, given, True), 3, 4, "each has from 1 to 3 \\(itself included"),
-    (lambda given: check_neighbours(3, given, False), 2, 3, "each has from 1 to 2 \\(itself not counted"),
-    (lambda given: check_neighbours(3, given, False), 1, 0, "0 nearest neighbours were asked for"),
+    (lambda given: validate_neighbours(3, given, True), 3, 4, "each has from 1 to 3 \\(itself included"),
+    (lambda given: validate_neighbours(3, given, False), 2, 3, "each has from 1 to 2 \\(itself not counted"),
+    (lambda given: validate_neighbours(3, given, False), 1, 0, "0 nearest neighbours were asked for"),
 ]
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import read_json
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.provenance import ScoreProvenance, check_choice
+from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scorers.alignment.clip_backends import (
     PREFIX,
     OpenClipTowers,
@@ -124,9 +124,9 @@ class CLIPSimilarity(Scorer):
         name: str = "clip_similarity",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("backend", backend, (None, "transformers", "open_clip"))
-        check_choice("dtype", dtype, ("float32", "float16", "bfloat16"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("backend", backend, (None, "transformers", "open_clip"))
+        validate_choice("dtype", dtype, ("float32", "float16", "bfloat16"))
+        validate_choice("easy", easy, ("low", "high"))
         if batch_size < 1:
             raise ValueError(f"`batch_size` is {batch_size}. It is a number of images or captions, at least 1.")
         if image_embedding is not None and image_embedding == text_embedding:

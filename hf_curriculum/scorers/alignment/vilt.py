@@ -13,7 +13,7 @@ from transformers import ViltConfig, ViltModel
 from transformers.models.vilt.modeling_vilt import ViltPreTrainedModel
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.pretrained import PairScorer, folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
 
@@ -95,8 +95,8 @@ class ViLTSimilarity(PairScorer):
         probability: str | None = "vilt_probability",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("head", head, ("retrieval", "matching", "match_row"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("head", head, ("retrieval", "matching", "match_row"))
+        validate_choice("easy", easy, ("low", "high"))
         if batch_size < 1:
             raise ValueError(f"`batch_size` is {batch_size}. It is a number of pairs, at least 1.")
         if matching_weights is not None and head == "retrieval":

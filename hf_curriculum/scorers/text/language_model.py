@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
 
@@ -77,8 +77,8 @@ class LanguageModelLoss(Scorer):
         name: str = "language_model_loss",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("reduction", reduction, ("sum", "mean"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("reduction", reduction, ("sum", "mean"))
+        validate_choice("easy", easy, ("low", "high"))
         if max_length < 2 or batch_tokens < 1:
             raise ValueError(
                 f"`max_length={max_length}` and `batch_tokens={batch_tokens}` were given. A caption has at least 2 "
@@ -108,7 +108,7 @@ class LanguageModelLoss(Scorer):
         model.config.use_cache = False
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or self.max_length
         before = self._before(tokenizer)
-        self._check_causal(model)
+        self._validate_causal(model)
         return _Loaded(model, tokenizer, before, min(self.max_length, positions))
 
     def _before(self, tokenizer: Any) -> list[int]:
@@ -124,7 +124,7 @@ class LanguageModelLoss(Scorer):
             )
         return [known[self.first_token]]
 
-    def _check_causal(self, model: Any) -> None:
+    def _validate_causal(self, model: Any) -> None:
         import torch
 
         pair = torch.tensor([[0, 1], [0, 2]], device=model.device)  # two texts with one beginning

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
 
 # letters and digits, with apostrophes and hyphens inside a word
@@ -18,7 +18,7 @@ _WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 
 def word_splitter(words: Literal["whitespace", "regex"]) -> Callable[[str], list[str]]:
     """The function that splits a caption into words: see `CaptionLength` for the two kinds."""
-    check_choice("words", words, ("whitespace", "regex"))
+    validate_choice("words", words, ("whitespace", "regex"))
     return str.split if words == "whitespace" else _WORD.findall
 
 
@@ -54,8 +54,8 @@ class CaptionLength(Scorer):
         name: str = "caption_length",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("words", words, ("whitespace", "regex"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("words", words, ("whitespace", "regex"))
+        validate_choice("easy", easy, ("low", "high"))
         self.words = words
         self.column = column
         self.name = name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scenes.vocabulary import NOUNS, plural
 from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
 
@@ -73,11 +73,11 @@ class ObjectMentions(Scorer):
         name: str = "object_mentions",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("count", count, ("types", "tokens"))
-        check_choice("per", per, ("caption", "image"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("count", count, ("types", "tokens"))
+        validate_choice("per", per, ("caption", "image"))
+        validate_choice("easy", easy, ("low", "high"))
         if isinstance(categories, str):
-            check_choice("categories", categories, tuple(CATEGORIES))
+            validate_choice("categories", categories, tuple(CATEGORIES))
         else:
             categories = _forms(categories)
         self.categories = categories
@@ -205,7 +205,7 @@ def category_forms(
 ) -> dict[str, list[str]]:
     """Category → the words and phrases that mention it, as `ObjectMentions` takes them."""
     if isinstance(categories, str):
-        check_choice("categories", categories, tuple(CATEGORIES))
+        validate_choice("categories", categories, tuple(CATEGORIES))
         forms = {name: list(texts) for name, texts in CATEGORIES[categories].items()}
     else:
         given = [name.casefold() for name in categories if isinstance(name, str)]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
 from hf_curriculum.scorers.text.taggers import NltkTagger, PatternTagger, Tagger, resolve_tagger, warn_if_foreign
 
@@ -57,7 +57,7 @@ class NounCount(Scorer):
         name: str = "noun_count",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("easy", easy, ("low", "high"))
         tags = NOUN_TAGS if tags is None else (tags,) if isinstance(tags, str) else tuple(tags)
         if not tags:
             raise ValueError("`tags` is empty, so no word would count as a noun. Leave it out to count all nouns.")
@@ -101,7 +101,7 @@ class NounCount(Scorer):
                     "be matched. It must return one list per sentence."
                 )
         nouns = frozenset(self.tags)
-        self._check_tag_set(tagged, nouns)
+        self._validate_tag_set(tagged, nouns)
         return scatter([sum(tag in nouns for tag in tags[: self.max_words]) for tags in tagged], mask)
 
     def _gold(self, row: int, tags: Any) -> list[str]:
@@ -114,7 +114,7 @@ class NounCount(Scorer):
             )
         return list(tags)
 
-    def _check_tag_set(self, tagged: list[list[str]], nouns: frozenset[str]) -> None:
+    def _validate_tag_set(self, tagged: list[list[str]], nouns: frozenset[str]) -> None:
         """An error for what would silently be counted as 0 nouns: pairs instead of tags, or tags of another set."""
         universal = {"NOUN", "PROPN"} if nouns.isdisjoint({"NOUN", "PROPN"}) else set()
         for tags in tagged:

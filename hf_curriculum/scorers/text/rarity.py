@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
 from hf_curriculum.scorers.text.length import word_splitter
 
@@ -64,9 +64,9 @@ class WordRarity(Scorer):
         name: str = "word_rarity",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("aggregate", aggregate, ("mean", "max", "sum"))
-        check_choice("words", words, ("whitespace", "regex"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("aggregate", aggregate, ("mean", "max", "sum"))
+        validate_choice("words", words, ("whitespace", "regex"))
+        validate_choice("easy", easy, ("low", "high"))
         self.aggregate = aggregate
         self.words = words
         self.column = column

@@ -9,7 +9,7 @@ import numpy as np
 
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.data.images import image_size
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
 
 
@@ -65,10 +65,10 @@ class GroundTruthBoxes(Scorer):
         area_name: str = "box_area",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("layout", layout, ("xyxy", "xywh"))
-        check_choice("aggregate", aggregate, ("mean", "sum"))
-        check_choice("unit", unit, ("share", "pixels"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("layout", layout, ("xyxy", "xywh"))
+        validate_choice("aggregate", aggregate, ("mean", "sum"))
+        validate_choice("unit", unit, ("share", "pixels"))
+        validate_choice("easy", easy, ("low", "high"))
         self.column = column
         self.field = field
         self.layout = layout

@@ -12,7 +12,7 @@ from PIL import Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, LABEL
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
@@ -96,7 +96,7 @@ class ClassProbability(Scorer):
         name: str = "class_probability",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("easy", easy, ("low", "high"))
         if batch_size < 1:
             raise ValueError(f"`batch_size` is {batch_size}. It is a number of images, at least 1.")
         self.classes: list[str] | None = None if classes is None else list(classes)

@@ -11,7 +11,7 @@ from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.config import digest
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, ModelDetector, entropy_of_top, softmax
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
@@ -84,8 +84,8 @@ class VisualEntropy(Scorer):
         name: str = "visual_entropy",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("easy", easy, ("low", "high"))
-        check_choice("no_object", no_object, ("drop", "keep"))
+        validate_choice("easy", easy, ("low", "high"))
+        validate_choice("no_object", no_object, ("drop", "keep"))
         given = {"detector": detector, "regions": regions, "probabilities": probabilities}
         named = [key for key, value in given.items() if value is not None]
         if len(named) != 1:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.config import digest
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.pretrained import one_thread_in_workers
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, keep_distinct, softmax
 
@@ -55,7 +55,7 @@ class OnnxDetector(Detector):
         overlap: float | None = 0.45,
         min_confidence: float = 0.0,
     ) -> None:
-        check_choice("colours", colours, ("bgr", "rgb"))
+        validate_choice("colours", colours, ("bgr", "rgb"))
         if overlap is not None and not 0 <= overlap <= 1:
             raise ValueError(f"`overlap` is {overlap}. It is an intersection over union, from 0 to 1, or None.")
         if len(mean) != 3 or len(std) != 3 or 0 in std:
@@ -177,7 +177,7 @@ def _single(outputs: list[np.ndarray], who: str, dims: int, shape: str) -> np.nd
     return outputs[0][0]
 
 
-def _check_columns(who: str, columns: int, first_class: int, found: tuple[int, ...]) -> None:
+def _validate_columns(who: str, columns: int, first_class: int, found: tuple[int, ...]) -> None:
     if columns <= first_class:
         raise ValueError(
             f"{who} finds no classes: they begin at column {first_class}, and the output {found} has {columns} "
@@ -210,12 +210,12 @@ class GridHead:
     activation: Activation = "none"
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
+        validate_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
 
     def __call__(self, outputs: list[np.ndarray]) -> Detections:
         output = _single(outputs, "GridHead", 3, "columns, height, width")
         columns, height, width = output.shape
-        _check_columns("GridHead", columns, self.first_class, output.shape)
+        _validate_columns("GridHead", columns, self.first_class, output.shape)
         cells = np.asarray(output, dtype=np.float64).reshape(columns, height * width).T  # (cells, columns)
         classes = _activated(cells[:, self.first_class :], self.activation)
         objectness = cells[:, self.objectness]
@@ -252,7 +252,7 @@ class RowHead:
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
+        validate_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
 
     def __call__(self, outputs: list[np.ndarray]) -> Detections:
         rows = _single(outputs, "RowHead", 2, "boxes, columns")
@@ -260,7 +260,7 @@ class RowHead:
         first_class = self.first_class
         if first_class is None:
             first_class = 4 if self.objectness is None else 5
-        _check_columns("RowHead", rows.shape[1], first_class, rows.shape)
+        _validate_columns("RowHead", rows.shape[1], first_class, rows.shape)
         classes = _activated(rows[:, first_class:], self.activation)
         confidence = classes.max(axis=1)
         if self.objectness is not None:

@@ -13,7 +13,7 @@ from hf_curriculum.data.images import image_size
 from hf_curriculum.data.proposals import check_search, selective_search, short_sides
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
@@ -91,7 +91,7 @@ class RegionProposals(Scorer):
         easy: Literal["low", "high"] = "high",
     ) -> None:
         check_search(mode, max_proposals, min_size, max_side, max_aspect)
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("easy", easy, ("low", "high"))
         if boxes is not None and source is not None:
             raise ValueError(
                 f"`boxes={boxes!r}` and `source={str(source)!r}` were given: proposals come from one of them. Leave "
