@@ -11,7 +11,7 @@ from PIL import Image as PILImage
 from hf_curriculum import Grounding, ModelLoss, add_scores, read_provenance
 from hf_curriculum.models.git.model import CaptionGitModel
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.add_scores import add_scores_sharded
+from hf_curriculum.scoring.sharded import add_scores_sharded
 
 IMAGES = [TINY.png(20, 30, seed) for seed in range(5)]
 ROWS = {

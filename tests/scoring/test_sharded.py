@@ -30,7 +30,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.parts import PartFolder, data_digest, launched, wait_for_files
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.fitted import read_fitted, write_fitted
+from hf_curriculum.scoring.sharded import read_fitted, write_fitted
 
 IMAGE = {"bytes": b"an image that is not opened", "path": None}
 FAST = {"batch_size": 5, "part_rows": 8, "timeout": 20}
