@@ -18,7 +18,7 @@ import torch
 from datasets import Dataset, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 
-from hf_curriculum.config import digest
+from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.seeding import forked_generators
 from hf_curriculum.scorers.base import readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
@@ -63,8 +63,7 @@ class PosTagger(Tagger):
     packages: tuple[str, ...] = ("torch", "transformers", "tokenizers")
 
     def __init__(self, model: str | Path, revision: str | None = None, *, batch_pieces: int = 8192) -> None:
-        if batch_pieces < 1:
-            raise ValueError(f"`batch_pieces` is {batch_pieces}. A batch has at least 1 word piece.")
+        at_least("PosTagger", batch_pieces=(batch_pieces, 1))
         self.model: str = str(model)
         self.batch_pieces = batch_pieces
         self.revision: str | None = folder_digest(self.model) if revision is None else revision
@@ -118,7 +117,7 @@ class PosTagger(Tagger):
 
         how = TagTraining(**training)
         if tags is not None and num_proc is not None:
-            raise ValueError("`num_proc` has no effect with `tags`: there is nothing to annotate. Leave one out.")
+            raise ValueError("`num_proc` has no effect with `tags`: there is nothing to annotate.")
         tagger = None if tags is not None else resolve_tagger(annotator)
         folder = tempfile.TemporaryDirectory(prefix="pos-tagger-") if output_dir is None else None
         path = Path(output_dir if folder is None else folder.name)
@@ -278,7 +277,7 @@ def _split(sentences: Iterable[Sequence[str]], held_out: float, seed: int) -> np
     if held_out and not 0 < size < len(first):
         raise ValueError(
             f"`held_out={held_out}` of {len(first)} distinct sentences leaves nothing to measure on, or to learn "
-            "from. Give more sentences, or `held_out=0` to measure nothing."
+            "from. Give more sentences, or `held_out=0`."
         )
     drawn = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))[:size].numpy()
     chosen = np.zeros(len(first), bool)
@@ -428,12 +427,8 @@ class WordPieces:
         ends = {name: getattr(tokenizer, name) for name in ("cls_token_id", "sep_token_id", "pad_token_id")}
         missing = [name for name, token in ends.items() if token is None]
         if missing:
-            raise ValueError(
-                f"The tokenizer has no `{missing[0]}`. A tagger reads sentences between [CLS] and [SEP], padded with "
-                "[PAD]. Give a BERT-style tokenizer, like one of `train_wordpiece`."
-            )
-        if max_length < 3:
-            raise ValueError(f"`max_length` is {max_length}. A word between two special tokens takes at least 3.")
+            raise ValueError(f"The tokenizer has no `{missing[0]}`. Give BERT's, like one of `train_wordpiece`.")
+        at_least("WordPieces", max_length=(max_length, 3))  # a word between two special tokens
         self.tokenizer = tokenizer
         self.max_length = max_length
         self._known: dict[str, list[int]] = {}

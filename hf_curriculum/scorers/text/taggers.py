@@ -144,15 +144,15 @@ class NltkTagger(Tagger):
         except ImportError as error:
             raise ImportError(
                 "The tagger 'nltk' needs NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`, or "
-                "use the tagger 'pattern', which needs nothing more."
+                "use the tagger 'pattern'."
             ) from error
         try:
             return PerceptronTagger()
         except LookupError as error:
             raise LookupError(
-                "The tagger 'nltk' found no data: NLTK's `averaged_perceptron_tagger_eng` is not in its search path. "
-                "Run `python -c \"import nltk; nltk.download('averaged_perceptron_tagger_eng')\"` once, or set "
-                "NLTK_DATA to a folder that has it. The tagger 'pattern' needs no data."
+                "The tagger 'nltk' found no data. Run `python -c \"import nltk; "
+                "nltk.download('averaged_perceptron_tagger_eng')\"` once, or set NLTK_DATA to a folder that has it. "
+                "The tagger 'pattern' needs no data."
             ) from error
 
 
@@ -184,14 +184,9 @@ def resolve_tagger(tagger: str | Tagger | Callable[[list[str]], list[list[str]]]
         tagger = next((name for name, cls in TAGGERS.items() if tagger == {"type": cls.__name__}), str(dict(tagger)))
     if isinstance(tagger, str):
         if tagger not in TAGGERS:
-            raise ValueError(
-                f"There is no tagger {tagger!r}. The names are {list(TAGGERS)}; a `Tagger` or a function of a list of "
-                "sentences is possible too."
-            )
+            raise ValueError(f"There is no tagger {tagger!r}. Give one of {list(TAGGERS)}, a `Tagger` or a function.")
         return TAGGERS[tagger]()
     if not callable(tagger):
-        raise TypeError(
-            f"A tagger cannot be a {type(tagger).__name__}. Give one of {list(TAGGERS)}, a `Tagger`, or a function "
-            "`(sentences: list[str]) -> list[list[str]]`."
-        )
+        given = f"A tagger cannot be a {type(tagger).__name__}"
+        raise TypeError(f"{given}. Give one of {list(TAGGERS)}, a `Tagger` or a function.")
     return CallableTagger(tagger)
