@@ -100,8 +100,8 @@ def add_scores(
         return _score_iterable(dataset, scorers, batch_size, overwrite, given)
     if not isinstance(dataset, (Dataset, DatasetDict)):
         raise TypeError(
-            f"`add_scores` was given {kind_of(dataset)}. It takes a `datasets.Dataset`, `DatasetDict` or "
-            "`IterableDataset`: make one with `load_dataset` or `Dataset.from_dict`."
+            f"`add_scores` was given {kind_of(dataset)}. Give a `datasets.Dataset`, `DatasetDict` or "
+            "`IterableDataset`."
         )
     splits = splits_to_score(dataset, scorers, per_image, overwrite)
     options = (batch_size, num_proc, resume_every or None, cache_dir, load_from_cache_file)
@@ -367,16 +367,16 @@ def _score_iterable(
     for option, value in given.items():
         if value is not None:
             raise ValueError(
-                f"`{option}={value!r}` does not go with an iterable data set, which is scored while it is read, never "
-                "as a whole. Leave it out, or load the data as a map-style `Dataset`."
+                f"`{option}={value!r}` does not go with an iterable data set, which is scored while it is read. Leave "
+                "it out, or load the data as a map-style `Dataset`."
             )
     try:
         dataset = dataset._resolve_features()  # reads one batch if the features are unknown; there is no public way
     except pa.ArrowInvalid as error:
         raise ValueError(
             "The features of this iterable data set are not known, and its first rows do not determine them "
-            f"({error}). A `map` without `features=` forgets them, and provenance is kept in them. Restore them with "
-            "`dataset.cast(features)`, or use `dataset.map(scorer, batched=True)`, which records no provenance."
+            f"({error}). Restore them with `dataset.cast(features)`, or use `dataset.map(scorer, batched=True)`, "
+            "which records no provenance."
         ) from error
     for scorer in scorers:
         _validate_columns(list(dataset.features), [scorer], overwrite)

@@ -77,8 +77,8 @@ def add_scores_sharded(
         raise ValueError(f"`part_rows={part_rows}` and `batch_size={batch_size}` were given. Both are at least 1 row.")
     if not isinstance(dataset, (Dataset, DatasetDict)):
         raise TypeError(
-            f"`add_scores_sharded` was given {kind_of(dataset)}. Rows are assigned to processes by number: "
-            "give a `Dataset` or a `DatasetDict`. An iterable data set is split by `split_dataset_by_node`."
+            f"`add_scores_sharded` was given {kind_of(dataset)}. Give a `Dataset` or a `DatasetDict`; an iterable "
+            "data set is split by `split_dataset_by_node`."
         )
     splits = splits_to_score(dataset, scorers, per_image, overwrite)
     step = -(-part_rows // batch_size) * batch_size
@@ -94,10 +94,7 @@ def _split_to_fit_on(splits: Sequence[Split], fit_on: str | None) -> Split:
         return splits[0]
     name, names = "train" if fit_on is None else fit_on, [split.name for split in splits]
     if name not in names:
-        raise ValueError(
-            f"A scorer is fitted on a corpus, and there is no split {name!r} among {names}. Name one of them, "
-            "`fit_on=`: usually the one that is trained on."
-        )
+        raise ValueError(f"A scorer is fitted on a corpus: there is no split {name!r} among {names}. Pass `fit_on=`.")
     return splits[names.index(name)]
 
 
@@ -178,10 +175,8 @@ def read_fitted(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         found = {name: _from_json(value) for name, value in content["attributes"].items()}
         format_ = content["format"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"{file} cannot be read ({error!r:.200}), so what the scorer has fitted is not known. Delete {folder}: "
-            "the scorer is fitted again."
-        ) from error
+        remedy = f"Delete {folder}: the scorer is fitted again."
+        raise ValueError(f"{file} cannot be read ({error!r:.200}). {remedy}") from error
     if format_ != 1 or set(found) != set(names):
         raise ValueError(
             f"{file} has the format {format_!r} and the attributes {sorted(found)}; the scorer needs the format 1 and "
@@ -208,7 +203,7 @@ def _to_json(value: Any, name: str) -> Any:
     raise TypeError(
         f"The fitted attribute `{name}` holds a {kind.__module__}.{kind.__qualname__}, and what processes share is "
         "kept as JSON: numbers, texts, NumPy arrays, and lists, tuples, sets and dictionaries of such. Keep one of "
-        "these, or call `scorer.fit(dataset)` before, in every process: then nothing is written."
+        "these, or call `scorer.fit(dataset)` before, in every process."
     )
 
 
@@ -267,10 +262,8 @@ class RayScorer:
             ValueError: what the scorer raises.
         """
         if not isinstance(batch, Mapping) or not all(isinstance(values, np.ndarray) for values in batch.values()):
-            raise TypeError(
-                f"RayScorer was given a {type(batch).__name__}. It takes batches of numpy arrays: leave "
-                '`batch_format` out, or pass `batch_format="numpy"`.'
-            )
+            given = f"RayScorer was given a {type(batch).__name__}, not a mapping of numpy arrays"
+            raise TypeError(f'{given}. Leave `batch_format` out, or pass `batch_format="numpy"`.')
         columns = {}
         for name in {*self.scorer.columns, self.scorer.group_by} & batch.keys():
             columns[name] = list(batch[name])
