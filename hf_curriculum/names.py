@@ -102,6 +102,7 @@ TASKS: dict[str, dict[str, tuple[str, ...]]] = {
         "tasks.babylm.suite": ("BENCHMARKS", "evaluate_pretrained", "evaluate_suite"),
     },
     "captioning": {
+        "tasks.captioning.arguments": ("CaptioningArguments",),
         "tasks.captioning.compare": ("compare_captions",),
         "tasks.captioning.metrics.metrics": ("CaptionEvaluator", "caption_compute_metrics", "caption_metrics"),
         "tasks.captioning.models.aoanet": ("AoANetForCausalLM",),
@@ -111,6 +112,7 @@ TASKS: dict[str, dict[str, tuple[str, ...]]] = {
         "tasks.captioning.models.updown": ("UpDownForCausalLM",),
         "tasks.captioning.self_critical": ("SelfCriticalTrainer",),
         "tasks.captioning.suite": ("CaptionSuite",),
+        "tasks.captioning.trainer": ("CaptioningTrainer",),
     },
     "detection": {
         "data.proposals": ("SelectiveSearch", "StoredProposals", "proposal_recall"),
@@ -293,7 +295,7 @@ COMMANDS = {
     "ontology": "tasks.alignment.cli:ontology_command",
     "inspect": "cli.inspect:inspect_command",
     "plan": "cli.plan:plan_command",
-    "train": "cli.train:train_command",
+    "train": "tasks.captioning.train:train_command",
     "recipe": "cli.recipe:recipe_command",
     "report": "cli.report:report_command",
     "caption": "tasks.captioning.cli:caption_command",
@@ -322,6 +324,10 @@ SUITES = LazyTable(
     }
 )
 """What `hf-curriculum evaluate --suite NAME` calls."""
+
+
+CARD_SECTIONS = LazyTable({"guidance": "tasks.long_tail.generation.filter:spectrum_section"})
+"""Column of a data set → the function that writes a section of its card: `DataCard` → Markdown."""
 
 
 def homes(package: str) -> dict[str, str]:

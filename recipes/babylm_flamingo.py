@@ -40,7 +40,7 @@ from common.runs import publish
 from transformers import GitProcessor, set_seed
 
 from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
-from hf_curriculum.data.text import JointText
+from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.models.flamingo.build import (
     IMAGE_TOKEN,
     add_image_token,

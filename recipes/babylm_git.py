@@ -41,7 +41,7 @@ from common.runs import publish
 from transformers import GitProcessor, set_seed
 
 from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
-from hf_curriculum.data.text import JointText
+from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.models.git.build import add_lora, git_from_config, paper_git_config, small_git_config
 from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
 from hf_curriculum.training.joint_text import JointTextTrainer

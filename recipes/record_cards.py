@@ -179,7 +179,7 @@ def _diffusion(made: Mapping[str, Any]) -> dict[str, Any]:
             "seconds": round(60 * made["minutes"], 1),
         },
         "hardware": "two CPU threads",
-        "use": "from hf_curriculum import generate_spectrum\n\n"
+        "use": "from hf_curriculum.tasks.long_tail import generate_spectrum\n\n"
         'spectrum = generate_spectrum(marked, "scenes_diffusion", prompts="a {label}", folder="spectrum")',
     }  # fmt: skip
 

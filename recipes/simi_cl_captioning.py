@@ -35,9 +35,10 @@ from simi_cl.report import write_results
 from simi_cl.scores import score
 from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel, set_seed
 
-from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged, save_scores
+from hf_curriculum import StopWhenDiverged, save_scores
 from hf_curriculum.names import MODELS
 from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.tasks.captioning import CaptioningArguments, CaptioningTrainer
 from hf_curriculum.tasks.captioning.self_critical import SelfCriticalTrainer
 
 
@@ -67,7 +68,7 @@ def run(
     data_args: DataArguments,
     model_args: ModelArguments,
     args: SimiCLArguments,
-    training_args: CurriculumTrainingArguments,
+    training_args: CaptioningArguments,
 ) -> dict[str, Any]:
     """One run: its numbers, its log and its test captions."""
     folder = Path(training_args.output_dir)
@@ -85,7 +86,7 @@ def run(
     model = build_model(model_args, prepared, args.max_new_tokens)
 
     # Trainer: pairs in the curriculum's order, paced by the CIDEr of validation captions.
-    trainer_class, options = CurriculumTrainer, {}
+    trainer_class, options = CaptioningTrainer, {}
     if args.self_critical is not None:
         trainer_class, options = SelfCriticalTrainer, {"baseline": args.self_critical}
     trainer = trainer_class(

@@ -18,7 +18,7 @@ from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import FACTS, RegionStore, read_facts
 from hf_curriculum.parts import PartFolder
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.streaming.index import BucketIndex, verify_bucketed
 from hf_curriculum.studies.study import RESULT_FILE, _read

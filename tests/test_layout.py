@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from transformers import TrainingArguments
 
 import hf_curriculum
+from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments
 
 ROOT = Path(hf_curriculum.__file__).parent
 ORDER = [
@@ -59,6 +63,36 @@ def test_no_import_leads_back_to_where_it_began():
     while leaves := {module for module, others in edges.items() if not others & set(edges)}:
         edges = {module: others for module, others in edges.items() if module not in leaves}
     assert not edges, sorted(edges)
+
+
+def loaded_by(module):
+    """What importing a module imports of the package: late imports and those for type checkers left out."""
+    found, left = {module}, [module]
+    while left:
+        trees = [TREES[left.pop()]]
+        while trees:
+            for node in ast.iter_child_nodes(trees.pop()):
+                if isinstance(node, (ast.If, ast.Try, ast.With)) and "TYPE_CHECKING" not in ast.unparse(node):
+                    trees.append(node)
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    names = {f"{node.module}.{alias.name}" for alias in node.names} & set(FILES) or {node.module}
+                    new = (names & set(FILES)) - found
+                    found |= new
+                    left += new
+    return found
+
+
+def test_a_curriculum_is_trained_by_a_core_that_can_be_read():
+    lines = [
+        FILES[module].read_text(encoding="utf-8").count("\n") for module in loaded_by("hf_curriculum.training.trainer")
+    ]
+    assert sum(lines) <= 16_000
+    ours = [base.__name__ for base in CurriculumTrainer.__mro__ if base.__module__.startswith("hf_curriculum.")]
+    assert ours == ["CurriculumTrainer", "HubMixin"]
+    own = {field.name for field in fields(CurriculumTrainingArguments)} - {f.name for f in fields(TrainingArguments)}
+    declared = set(inspect.get_annotations(CurriculumTrainingArguments)) & own
+    assert len(declared) <= 12
+    assert len(hf_curriculum.__all__) <= 70
 
 
 @pytest.mark.parametrize("module", FILES)

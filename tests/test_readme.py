@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_plan_shown_is_the_plan_made():
     pairs_by_nouns = {2: 841_907, 3: 668_536, 5: 773_423, 6: 607_164}
     scores = np.repeat(np.array(list(pairs_by_nouns), np.float32), list(pairs_by_nouns.values()))
-    plan = make_plan(Phases(4, 2, "value"), rank_scores(scores, name="noun_count"), global_batch_size=32)
+    plan = make_plan(Phases(4, 2, "value"), rank_scores(scores, score_column="noun_count"), global_batch_size=32)
     assert plan.describe() in README
 
 
@@ -92,5 +92,5 @@ def test_the_example_runs_as_it_stands(tmp_path, monkeypatch):
     exec(compile(README.partition("```python\n")[2].partition("```")[0], "README.md", "exec"), given)
     trainer = given["trainer"]
     assert trainer.state.global_step == trainer.plan.num_steps
-    assert trainer.plan.ranking.name == "noun_count"
+    assert trainer.plan.ranking.score_column == "noun_count"
     assert set(given["data"]) == {"train", "validation"}

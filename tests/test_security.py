@@ -48,7 +48,7 @@ from hf_curriculum.scorers.text.rarity import WordRarity
 from hf_curriculum.scorers.visual.boxes import image_size
 from hf_curriculum.tasks.babylm.files import find_images
 from hf_curriculum.tasks.long_tail import PixelDiffusionPipeline
-from hf_curriculum.training.publishing import add_held_out
+from hf_curriculum.training.report import add_held_out
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from hf_curriculum import CurriculumTrainer
 ROOT = Path(hf_curriculum.__file__).parents[1]
 USE = """
 from hf_curriculum import CurriculumTrainer, NoSuchThing, NounCount, Phases, Plan, add_scores
-from hf_curriculum.evaluation import caption_metrics
+from hf_curriculum.tasks.captioning import caption_metrics
 from datasets import Dataset
 
 def scored(data: Dataset) -> Dataset:

@@ -26,7 +26,7 @@ def report_command(
     as_json: AsJson = False,
 ) -> None:
     """Write a page about a run: plan, decisions, validation curves beside its controls."""
-    from hf_curriculum.training.publishing import training_report
+    from hf_curriculum.training.report import training_report
 
     controls = named_paths(control or (), "--control")
     data = None if dataset is None else load_split(dataset, split)

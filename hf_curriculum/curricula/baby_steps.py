@@ -9,17 +9,8 @@ from typing import Any, ClassVar
 
 from hf_curriculum.config import at_least
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, require_rows, uneven_buckets, validate_thresholds
-from hf_curriculum.planning.curriculum import (
-    Budget,
-    Log,
-    Observed,
-    Signal,
-    SizedCurriculum,
-    is_greater_better,
-    metric_name,
-    metric_value,
-    num_steps,
-)
+from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum, num_steps
+from hf_curriculum.planning.deciding import Observed, Signal, is_greater_better, metric_name, metric_value
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 

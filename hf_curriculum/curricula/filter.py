@@ -117,12 +117,12 @@ class Filter(WrappingCurriculum):
             if not chosen.any():
                 found = f"the largest is {values.max():g}" if np.isfinite(values).all() else "some have none"
                 raise ValueError(
-                    f"None of the {len(ranking):,} examples has `{self.by or ranking.name or 'a score'}` ≥ "
+                    f"None of the {len(ranking):,} examples has `{self.by or ranking.score_column or 'a score'}` ≥ "
                     f"{self.at_least:g} ({found}), so nothing would be left to train on. Give a smaller `at_least`."
                 )
         else:
             by_row = np.argsort(ranking.order)  # equal scores keep the order of the data
-            easiest = keep_easiest(rank_scores(values[by_row], self._end(ranking), name=self.by), self.keep)
+            easiest = keep_easiest(rank_scores(values[by_row], self._end(ranking), score_column=self.by), self.keep)
             chosen = np.zeros(len(values), dtype=bool)
             chosen[by_row[easiest.order]] = True
         return replace(ranking, order=ranking.order[chosen], num_scored=int(chosen[: ranking.num_scored].sum()))
@@ -147,7 +147,7 @@ class Filter(WrappingCurriculum):
         """The two humps of all scores; they do not depend on which rows are left in the order."""
         mixture = fit_score_mixture(self._values(ranking))
         if mixture.lacks:
-            name = f"`{self.by or ranking.name}`" if self.by or ranking.name else "the score"
+            name = f"`{self.by or ranking.score_column}`" if self.by or ranking.score_column else "the score"
             (low, high), (first, second), (one, other) = mixture.means, mixture.deviations, mixture.weights
             raise ValueError(
                 f"Filter(keep='auto') was given, and the {mixture.num_scored:,} values of {name} form no two humps: "
@@ -191,14 +191,14 @@ class Filter(WrappingCurriculum):
         low, high = (f"{mean:.3g}" for mean in mixture.means)
         return (
             f"keep='auto': {100 * self._share(ranking):.1f} % (threshold {mixture.threshold:.3g} of "
-            f"{self.by or ranking.name or 'the score'}; two humps at {low} and {high}, "
+            f"{self.by or ranking.score_column or 'the score'}; two humps at {low} and {high}, "
             f"{100 * mixture.unsure:.2g} % of the rows lie between them and may belong to either)",
             *notes,
         )
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """The stages of `then` over what is kept."""
-        by = self.by or ranking.name or "score"
+        by = self.by or ranking.score_column or "score"
         if self.at_least is not None:
             kept = f" of {by} ≥ {self.at_least:g}"
         else:

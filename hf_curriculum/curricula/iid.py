@@ -85,7 +85,7 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
         )
     easy = "high" if plan.ranking.easy == "low" else "low"
     flipped, ranking = replace(_turned(rule, plan.ranking), easy=easy), plan.ranking
-    turned = rank_scores(ranking.scores, easy, unscored=rule.unscored, name=ranking.name)
+    turned = rank_scores(ranking.scores, easy, unscored=rule.unscored, score_column=ranking.score_column)
     turned = replace(turned, columns=ranking.columns, easy_ends=ranking.easy_ends)
     steps = bind(flipped, turned, plan.budget, plan.seed).max_steps
     if steps == plan.max_steps:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_curriculum.config import at_least
-from hf_curriculum.planning.curriculum import Budget, Log, Observed, Signal, SizedCurriculum, metric_value
+from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum
+from hf_curriculum.planning.deciding import Observed, Signal, metric_value
 from hf_curriculum.planning.groups import Groups, Kind
 from hf_curriculum.planning.ranking import FileOrder, Ranking
 from hf_curriculum.planning.stage import NodeStage, Stage

@@ -9,14 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hf_curriculum.planning.curriculum import (
-    Budget,
-    Candidates,
-    Curriculum,
-    Log,
-    WrappingCurriculum,
-    curriculum_from,
-)
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, WrappingCurriculum, curriculum_from
+from hf_curriculum.planning.deciding import Candidates
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage

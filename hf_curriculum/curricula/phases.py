@@ -101,7 +101,7 @@ class Phases(Curriculum):
 
     def _rule(self, buckets: Buckets, number: int, ranking: Ranking) -> str:
         """Which examples phase `number` may draw, in words."""
-        name, upto = ranking.name or "score", "≤" if ranking.easy == "low" else "≥"
+        name, upto = ranking.score_column or "score", "≤" if ranking.easy == "low" else "≥"
         last = number == self.num_phases - 1
         if self.cut == "value":
             after = f"{name} {upto} {_digits(buckets.thresholds[number])}" if not last else "all"

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hf_curriculum.config import at_least
-from hf_curriculum.planning.curriculum import Budget, Log, Observed, Signal, SizedCurriculum, num_steps
+from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum, num_steps
+from hf_curriculum.planning.deciding import Observed, Signal
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
 

@@ -80,8 +80,8 @@ class Weighted(SizedCurriculum):
         ends = [ranking.score_at(0), ranking.score_at(size - 1)]
         if self.temperature is None and min(ends) < 0:
             raise ValueError(
-                f"Weighted takes `{ranking.name or 'the score'}` as a weight, and it goes down to {min(ends):g}: a "
-                "probability cannot be negative. Give a temperature, or another score."
+                f"Weighted takes `{ranking.score_column or 'the score'}` as a weight, and it goes down to "
+                f"{min(ends):g}: a probability cannot be negative. Give a temperature, or another score."
             )
         if self.temperature is None and max(ends) == 0:
             raise ValueError(

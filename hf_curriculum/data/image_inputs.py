@@ -55,6 +55,11 @@ class ImageInputs:
         """The row with all that is random decided, to be read later by `without_augmentation()`."""
         return example
 
+    def card_facts(self) -> dict[str, Any] | None:
+        """What a model's card says of how images are read; None: nothing."""
+        processor = getattr(self, "image_processor", None)
+        return processor.card_facts() if hasattr(processor, "card_facts") else None
+
     def without_augmentation(self) -> ImageInputs:
         """The same inputs for evaluation."""
         return self
@@ -305,6 +310,16 @@ class RegionInputs(ImageInputs):
         made = RegionProcessor.from_store(self.store, **self.options)
         made.made_by = self.store.facts["made_by"] or made.made_by
         return made
+
+    def card_facts(self) -> dict[str, Any] | None:
+        """The view of the regions, and of a store how many there are and what made them."""
+        facts = super().card_facts()
+        if facts is not None and isinstance(self.store, RegionStore):
+            about = self.store.facts
+            made = {"made_by": about["made_by"], "standardised": self.store.moments is not None}
+            made = {name: value for name, value in made.items() if value not in (None, False)}
+            facts |= {"regions_per_image": round(about["regions"] / about["images"], 1), **made}
+        return facts
 
     @property
     def dims(self) -> int:

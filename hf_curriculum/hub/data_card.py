@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,9 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.columns import CAPTION, GUIDANCE, IMAGE, IMAGE_ID, SOURCE_ID
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.markdown import front_matter, one_line, plain, renewed, split_front_matter, table
+from hf_curriculum.names import CARD_SECTIONS
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.canvas import to_png
 from hf_curriculum.reporting.figures.distribution import score_distribution
@@ -132,23 +132,10 @@ class DataCard:
     def _summary(self) -> str:
         counts = ", ".join(f"{len(part):,} in `{name}`" for name, part in self.splits.items())
         names = ", ".join(plain(name, 80) for name in read_provenance(self.dataset))
-        return f"Examples with a score of their difficulty: {counts}. Scores: {names}.{self._spectrum()}"
-
-    def _spectrum(self) -> str:
-        """Of generated images the grid from prompt to photograph; the photographs with `thumbnails` only."""
-        if not {IMAGE, GUIDANCE, SOURCE_ID}.issubset(self.dataset.column_names):
-            return ""
-        drawn = np.flatnonzero(score_values(self.dataset, GUIDANCE) < 1)
-        if not len(drawn):
-            return ""
-        from hf_curriculum.tasks.long_tail.generation.filter import spectrum_grid  # which imports all that diffuses
-
-        file = io.BytesIO()
-        spectrum_grid(self.dataset if self.thumbnails else self.dataset.select(drawn)).save(file, "png")
-        path = self._add("spectrum.png", file.getvalue())
-        return (
-            f"\n\nGenerated images by their level of guidance, from the prompt to the photograph:\n\n![grid]({path})"
-        )
+        columns = [name for name in CARD_SECTIONS if name in self.dataset.column_names]
+        sections = [CARD_SECTIONS[name](self) for name in columns]
+        summary = f"Examples with a score of their difficulty: {counts}. Scores: {names}."
+        return "\n\n".join(filter(None, [summary, *sections]))
 
     def _code(self) -> str:
         lines = ["from datasets import load_dataset", ""]
@@ -181,7 +168,7 @@ class DataCard:
                 cuts = {"cuts": known, "shares": [size / self.index.num_rows for size in self.index.sizes]}
         png = to_png(score_distribution(scores, name=one_line(column, 80), easy=easy, **cuts))
         readable = re.sub(r"[^A-Za-z0-9]+", "_", column)[:60].strip("_")
-        path = self._add(f"scores_{number}{'_' * bool(readable)}{readable}.png", png)
+        path = self.add_image(f"scores_{number}{'_' * bool(readable)}{readable}.png", png)
         return f"![{plain(column, 80)}]({path})\n"
 
     def _bucket_table(self) -> str:
@@ -227,11 +214,12 @@ class DataCard:
             if image is not None:
                 small = to_jpeg(shrunk(image, _THUMBNAIL))
                 # Named by its content: an image that is shown twice is stored once.
-                path = self._add(f"example_{hashlib.sha256(small).hexdigest()[:16]}.jpg", small)
+                path = self.add_image(f"example_{hashlib.sha256(small).hexdigest()[:16]}.jpg", small)
                 images.append(f"![row {row}]({path})")
         return f"{text}\n{' '.join(images)}\n" if images else text
 
-    def _add(self, name: str, content: bytes) -> str:
+    def add_image(self, name: str, content: bytes) -> str:
+        """Adds an image to the card; the path that the text names it by."""
         path = f"figures/{name}"
         self._images[path] = content
         return path

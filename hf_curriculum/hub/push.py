@@ -426,7 +426,7 @@ def _check_buckets(dataset: Dataset, buckets: Mapping[str, Any]) -> None:
     column = buckets["score_column"]
     scores = read_scores(dataset, column)
     easy = resolve_easy(dataset, column, buckets["easy"])
-    ranking = rank_scores(scores, easy, unscored=buckets["unscored"], name=column)
+    ranking = rank_scores(scores, easy, unscored=buckets["unscored"], score_column=column)
     cut_buckets(ranking, buckets["num_buckets"], buckets["cut"], thresholds=buckets["thresholds"])
 
 

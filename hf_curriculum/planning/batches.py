@@ -209,7 +209,9 @@ class ImageLayout(Layout):
         """The images, by the mean score of their captions."""
         if ranking.scores is None:
             return Ranking.unordered(len(self.groups))
-        return rank_scores(self.losses(ranking.scores), ranking.easy, unscored="last", name=ranking.name)
+        return rank_scores(
+            self.losses(ranking.scores), ranking.easy, unscored="last", score_column=ranking.score_column
+        )
 
     def losses(self, losses: np.ndarray | None) -> np.ndarray | None:
         """The mean of each image's finite values, NaN where it has none."""

@@ -107,7 +107,7 @@ def require_rows(ranking: Ranking, num_buckets: int, cut: Cut) -> None:
 
 def uneven_buckets(buckets: Buckets, ranking: Ranking) -> str | None:
     """What to know of buckets that ties make unlike what was asked for: empty, or cut among them; None: nothing."""
-    name, many = f"`{ranking.name or 'the score'}`", len(buckets.ends)
+    name, many = f"`{ranking.score_column or 'the score'}`", len(buckets.ends)
     empty = [str(number) for number, size in enumerate(buckets.sizes, start=1) if size == 0]
     if empty:
         return (
@@ -233,7 +233,7 @@ def mark_easiest(dataset: Dataset, column: str, share: float, *, easy: Easy | No
     if taken:
         raise ValueError(f"The data has {taken} already, from an earlier filter. Remove or rename them first.")
     scores = read_scores(dataset, column)
-    ranking = rank_scores(scores, resolve_easy(dataset, column, easy), name=column)
+    ranking = rank_scores(scores, resolve_easy(dataset, column, easy), score_column=column)
     keep = np.zeros(len(scores), dtype=bool)
     keep[keep_easiest(ranking, share).order] = True
     reasons = np.where(keep, "kept", np.where(np.isfinite(scores), "harder", "no score")).tolist()

@@ -293,7 +293,7 @@ def _headline(plan: Described) -> str:
     ranking = plan.ranking
     given = {name: value for name, value in plan.curriculum.to_dict().items() if name != "type" and value is not None}
     settings = ", ".join(f"{name}={value!r}" for name, value in given.items())
-    score = f" by {ranking.name or 'score'} ({ranking.easy} = easy)" if ranking.scores is not None else ""
+    score = f" by {ranking.score_column or 'score'} ({ranking.easy} = easy)" if ranking.scores is not None else ""
     unit = plan.layout.unit
     drawn = f", drawn as images of {unit} captions" if unit > 1 else ""
     missing = ""

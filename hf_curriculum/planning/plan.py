@@ -14,7 +14,8 @@ import numpy as np
 
 from hf_curriculum.config import digest
 from hf_curriculum.planning.batches import Layout
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, Observed, Selection
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
+from hf_curriculum.planning.deciding import Observed, Selection
 from hf_curriculum.planning.exposure import TRAINED, Exposure, cut_line, describe, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
@@ -308,6 +309,7 @@ class Plan:
         Returns:
             float32, shape (num_rows,); None where all are 1.
         """
+        # Made once per stage: the trainer keeps the array on its device for as long as this is the same object.
         return self._weights.get(self.stage_at(step).number)
 
     @cached_property
@@ -341,7 +343,7 @@ class Plan:
         scores = self.ranking.scores
         return {
             "curriculum": self.curriculum.to_dict(),
-            "score_column": self.ranking.name,
+            "score_column": self.ranking.score_column,
             "easy": self.ranking.easy,
             "num_rows": self.ranking.num_rows,
             "scores": None if scores is None else digest_of(scores),

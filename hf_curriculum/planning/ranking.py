@@ -33,7 +33,7 @@ class Ranking:
             where float32 would make unequal scores equal.
         num_scored: how many of `order` have a score: `order[:num_scored]`.
         easy: which end of the score is easy.
-        name: the score's column.
+        score_column: where the score stands in the data; None: nowhere.
         num_unscored: rows whose score is NaN or infinite.
         columns: further columns that a rule needs, by name: one number per row, or `Groups`.
         easy_ends: which end is easy of those among them that are scores, where it is known.
@@ -44,7 +44,7 @@ class Ranking:
     scores: np.ndarray | None
     num_scored: int
     easy: Easy
-    name: str | None
+    score_column: str | None
     num_unscored: int
     columns: Mapping[str, Any] = field(default_factory=dict)
     easy_ends: Mapping[str, Easy] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
     return numeric_column(dataset, column)
 
 
-def rank_dataset(dataset: Any, rule: Any, column: str | None = None) -> Ranking:
+def rank_dataset(dataset: Any, rule: Any, score_column: str | None = None) -> Ranking:
     """The order of a data set for a rule: by its score column, from the end that is easy, with what else it reads."""
     if isinstance(dataset, (DatasetDict, IterableDataset, IterableDatasetDict)):
         raise TypeError(
@@ -139,17 +139,17 @@ def rank_dataset(dataset: Any, rule: Any, column: str | None = None) -> Ranking:
         )
     _validate_num_rows(len(dataset))
     columns = {"columns": read_columns(dataset, rule.reads_in_all), "easy_ends": easy_ends(dataset, rule)}
-    if column is None:
+    if score_column is None:
         if rule.needs_scores:
             raise ValueError(
                 f"{type(rule).__name__} sorts examples by a score, and neither score_column= nor scores= was "
                 "given. Name the column that `add_scores` wrote, such as score_column='noun_count'."
             )
         return replace(Ranking.unordered(len(dataset)), **columns)
-    scores = read_scores(dataset, column)
+    scores = read_scores(dataset, score_column)
     # Only a rule that goes from easy to hard needs to know which end is easy.
-    easy = resolve_easy(dataset, column, rule.easy, None if rule.needs_easy else "low")
-    return replace(rank_scores(scores, easy, unscored=rule.unscored, name=column), **columns)
+    easy = resolve_easy(dataset, score_column, rule.easy, None if rule.needs_easy else "low")
+    return replace(rank_scores(scores, easy, unscored=rule.unscored, score_column=score_column), **columns)
 
 
 def easy_ends(dataset: Any, rule: Any) -> dict[str, Easy]:
@@ -197,7 +197,7 @@ def resolve_easy(dataset: Any, column: str, override: Easy | None = None, defaul
 
 
 def rank_scores(
-    scores: np.ndarray, easy: Easy = "low", *, unscored: Unscored = "last", name: str | None = None
+    scores: np.ndarray, easy: Easy = "low", *, unscored: Unscored = "last", score_column: str | None = None
 ) -> Ranking:
     """Orders examples by score, easiest first; equal scores keep the data set's order.
 
@@ -205,7 +205,7 @@ def rank_scores(
         scores: numbers, shape (n,), natural unit and sign. NaN and infinities count as unscored.
         easy: which end is easy.
         unscored: `"last"` puts unscored rows after the hardest, `"drop"` leaves them out, `"error"` raises.
-        name: the score's column, for messages.
+        score_column: its name, for messages.
 
     Raises:
         TypeError: a data set was given in place of scores.
@@ -221,7 +221,7 @@ def rank_scores(
             "easy is recorded with its data: use `make_plan(rule, dataset, score_column=...)`, or give "
             "`read_scores(dataset, column)`."
         )
-    label = f"`{name}`" if name else "the score"
+    label = f"`{score_column}`" if score_column else "the score"
     if easy not in ("low", "high"):
         raise ValueError(f"easy={easy!r} was given; it says which end of {label} is easy: 'low' or 'high'.")
     if unscored not in ("last", "drop", "error"):
@@ -236,8 +236,8 @@ def rank_scores(
     num_unscored = len(scores) - num_scored
     if num_scored == 0:
         raise ValueError(
-            f"None of the {len(scores):,} rows has a finite {f'`{name}`' if name else 'score'}, so there is no order. "
-            "Check what the scorer was given."
+            f"None of the {len(scores):,} rows has a finite {label.removeprefix('the ')}, so there is no order. Check "
+            "what the scorer was given."
         )
     if num_unscored and unscored == "error":
         first = np.flatnonzero(~np.isfinite(scores))[:5].tolist()
@@ -248,7 +248,7 @@ def rank_scores(
     order, scores = _ordered(scores, easy)
     if unscored == "drop":
         order = order[:num_scored].copy() if num_unscored else order
-    return Ranking(order, scores, num_scored, easy, name, num_unscored)
+    return Ranking(order, scores, num_scored, easy, score_column, num_unscored)
 
 
 def _validate_num_rows(num_rows: int) -> None:
@@ -273,7 +273,7 @@ def require_spread(ranking: Ranking, what: str) -> None:
     if ranking.scores is None or not ranking.num_scored:
         found = f"None of the {len(ranking):,} rows has a score"
     elif ranking.score_at(0) == ranking.score_at(ranking.num_scored - 1):
-        label = f"`{ranking.name}`" if ranking.name else "score"
+        label = f"`{ranking.score_column}`" if ranking.score_column else "score"
         found = f"All {ranking.num_scored:,} scored rows have the same {label}, {ranking.score_at(0):g}"
     else:
         return

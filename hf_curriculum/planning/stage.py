@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,29 @@ from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64, p
 _MOST_POOLS = 16
 _GRID = 30
 """Shares are rounded to multiples of 2^-30, so that another machine's last bit changes no batch."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The length of a run in the training arguments: epochs of the whole data set, or optimizer steps.
+
+    Args:
+        epochs: passes over the data set (`num_train_epochs`), or None.
+        steps: optimizer steps (`max_steps`), or None.
+        global_batch_size: examples per optimizer step, over all processes and accumulated batches.
+
+    Raises:
+        ValueError: there would be no step, or no end.
+    """
+
+    epochs: float | None
+    steps: int | None
+    global_batch_size: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("epochs", self.epochs), ("max_steps", self.steps)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} would train on nothing, or for ever; it is a number more than 0.")
 
 
 @dataclass(frozen=True)
@@ -148,6 +172,8 @@ class Stage:
         """
         size, length = self.pool_size, self._padded(self.pool_size)
         parts = []
+        # Each pass is a permutation of the pool under a key of its own, so that any sample position is known without
+        # those before it: a resumed run reads on where it was, and stores no state of a sampler.
         while start < stop:
             number, first = divmod(start, length)
             end = min(length, first + stop - start)
@@ -160,6 +186,7 @@ class Stage:
         """Positions in the order of one pass that draws `size` examples of the pool."""
         if self.batch_multiple is None:
             return self._within(permute(samples, self.pool_size, key))
+        # Sample positions that hold no example pad the last batch, spread evenly so that each process has its share.
         full = size // self.batch_multiple * self.batch_multiple
         # Of the last batch's sample positions, those where the even spread rises by one have an example.
         before, after = ((samples - full + more) * (size - full) // self.batch_multiple for more in (0, 1))

@@ -163,7 +163,7 @@ def recorded_choice(plan: Plan, folder: str | Path, steps: int | None = None) ->
         at_random=_at_random(offered[rows], plan.candidates, min(int(taken.max()), _MOST_COUNTS)),
         columns=columns,
         means=means,
-        easy={} if ranking.scores is None else {ranking.name or "score": ranking.easy},
+        easy={} if ranking.scores is None else {ranking.score_column or "score": ranking.easy},
         steps=len(draws),
         all_rows=None if rows.all() else len(rows),
         since=since,
@@ -335,7 +335,7 @@ def _columns(
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[float]]]:
     """Quantiles and means, part by part, of each column of numbers that the plan has; and the means of all."""
     ranking = plan.ranking
-    values = {} if ranking.scores is None else {ranking.name or "score": ranking.scores}
+    values = {} if ranking.scores is None else {ranking.score_column or "score": ranking.scores}
     values |= {name: numbers for name, numbers in ranking.columns.items() if isinstance(numbers, np.ndarray)}
     parts: dict[str, list[dict[str, Any]]] = {name: [] for name in values}
     for title, steps in _parts(plan, np.array(list(draws))):

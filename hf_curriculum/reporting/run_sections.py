@@ -11,7 +11,7 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.planning.curriculum import is_greater_better, metric_name
+from hf_curriculum.planning.deciding import is_greater_better, metric_name
 from hf_curriculum.planning.exposure import TRAINED
 from hf_curriculum.provenance import read_provenance, score_values
 from hf_curriculum.reporting.figures.curves import (

@@ -102,7 +102,7 @@ def save_bucketed(
         _validate_target(Path(path).absolute(), overwrite)
         scores = read_scores(dataset, score_column)
         easy = resolve_easy(dataset, score_column, easy)
-        ranking = rank_scores(scores, easy, unscored=unscored, name=score_column)
+        ranking = rank_scores(scores, easy, unscored=unscored, score_column=score_column)
         buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
         stored = _write_buckets(dataset, folder, ranking, buckets, format, seed, shard_size or _SHARD_ROWS, num_shards)
         spans = [range(start, min(stop, ranking.num_scored)) for start, stop in buckets.slices()]

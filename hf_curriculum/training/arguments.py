@@ -10,17 +10,10 @@ from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from transformers import SchedulerType, TrainingArguments
+from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
-from hf_curriculum.config import read_config
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
-from hf_curriculum.tasks.captioning.schedules import (
-    CaptioningSchedulerType,
-    ScheduledSampling,
-    StepDecay,
-    read_schedule,
-)
 
 if TYPE_CHECKING:
     AnyCurriculum = Curriculum | dict[str, Any] | str
@@ -36,14 +29,7 @@ class CurriculumTrainingArguments(TrainingArguments):
     gives a curriculum without a length of its own (`IID()`) one. With any other, `num_train_epochs` must agree, and
     `max_steps` ends the run after its first steps.
     `per_device_train_batch_size` and `gradient_accumulation_steps` are None: what is not given follows from
-    `global_batch_size`, or is `TrainingArguments`' default. `max_grad_norm` is None: 0, no clipping by norm, where
-    `max_grad_value` is given, else `TrainingArguments`' default.
-
-    `lr_scheduler_type` is None for `TrainingArguments`' default. It may also be `"step"`, with
-    `lr_scheduler_kwargs={"rate": 0.8, "every": 3, "start": 0}`: after `warmup_steps` the learning rate is multiplied
-    by `rate` every so many epochs of the training data (`tasks.captioning.schedules.StepDecay`). The "Noam"
-    schedule of a model of width d with w warm-up steps is `"inverse_sqrt"` with `warmup_steps=w` and
-    `learning_rate=(d * w) ** -0.5`.
+    `global_batch_size`, or is `TrainingArguments`' default.
 
     The trainer reads them when `train()` begins. `auto_find_batch_size` makes the plan anew for the batch size found,
     and a resumed run keeps the checkpoint's; `dataloader_drop_last` is for evaluation, since every training batch is
@@ -51,7 +37,7 @@ class CurriculumTrainingArguments(TrainingArguments):
     on several processes `split_batches` and `dispatch_batches` of `accelerator_config`.
 
     Raises:
-        ValueError: the curriculum or a schedule cannot be read, the batch sizes contradict each other, or a setting
+        ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting
             contradicts exact resuming or another one.
 
     Example:
@@ -116,48 +102,6 @@ class CurriculumTrainingArguments(TrainingArguments):
             "number of rows, the scores and the curriculum must still be the same."
         },
     )
-    predict_with_generate: bool = field(
-        default=False,
-        metadata={
-            "help": "Whether evaluation generates text, for compute_metrics or else for BLEU, CIDEr and ROUGE-L. Of "
-            "several evaluation sets, those with one row per image; see generation_sets."
-        },
-    )
-    generation_sets: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "The evaluation sets, by name, that text is generated for, row by row; None: those in which no "
-            "image repeats. The others give their loss alone."
-        },
-    )
-    generation_max_length: int | None = field(
-        default=None, metadata={"help": "Longest text to generate in evaluation, in tokens; the model's own if None."}
-    )
-    generation_num_beams: int | None = field(
-        default=None, metadata={"help": "Beams to generate with in evaluation; the model's own if None."}
-    )
-
-    lr_scheduler_type: str | None = field(
-        default=None,
-        metadata={
-            "help": 'A schedule of transformers (default "linear"), or "step": multiplied by rate every so many '
-            'epochs of the training data, lr_scheduler_kwargs={"rate": 0.8, "every": 3, "start": 0}.'
-        },
-    )
-    max_grad_norm: float | None = field(
-        default=None,
-        metadata={"help": "Largest norm of all gradients; 0: not limited, as with max_grad_value; else 1."},
-    )
-    max_grad_value: float | None = field(
-        default=None, metadata={"help": "Largest absolute value of each gradient, after accumulation and unscaling."}
-    )
-    scheduled_sampling: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={
-            "help": "How often a recurrent captioner reads a word of its own: {increase: 0.05, every: 5, start: 0, "
-            "max: 0.25}, in epochs of the training data; what is left out is as here."
-        },
-    )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Beside other arguments, as in `class Mine(CurriculumTrainingArguments, SFTConfig)`, keeps their defaults."""
@@ -179,18 +123,7 @@ class CurriculumTrainingArguments(TrainingArguments):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        self._resolve_clipping()
-        self.lr_scheduler_type = _default(type(self), "lr_scheduler_type", self.lr_scheduler_type)
-        steps = self.lr_scheduler_type == CaptioningSchedulerType.STEP
-        if steps:  # `TrainingArguments` knows its own types alone
-            self.lr_scheduler_type = SchedulerType.CONSTANT_WITH_WARMUP
         super().__post_init__()
-        if steps:
-            self.lr_scheduler_type = CaptioningSchedulerType.STEP
-            read_schedule(StepDecay, self.lr_scheduler_kwargs)
-        if self.scheduled_sampling is not None:
-            self.scheduled_sampling = read_config(self.scheduled_sampling, "scheduled_sampling")
-            read_schedule(ScheduledSampling, self.scheduled_sampling)
         if self.curriculum is not None:
             self.curriculum = curriculum_from(self.curriculum)
         if self.num_train_epochs != -1 and not self.num_train_epochs > 0:
@@ -200,11 +133,6 @@ class CurriculumTrainingArguments(TrainingArguments):
             )
         _validate_processes(self)
         _validate_trackers(self.report_to)
-        if self.generation_sets is not None and not self.predict_with_generate:
-            raise ValueError(
-                f"generation_sets={self.generation_sets} was given without predict_with_generate=True: no text would "
-                "be generated for them. Set it, or leave generation_sets out."
-            )
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds={self.max_seconds} leaves no time to train; it is more than 0, or None.")
         if self.ignore_data_skip:
@@ -225,22 +153,6 @@ class CurriculumTrainingArguments(TrainingArguments):
                     f"would no longer say what a step trains on. Leave {name} off."
                 )
 
-    def _resolve_clipping(self) -> None:
-        """Makes a number of `max_grad_norm` where it was not given."""
-        value = self.max_grad_value
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(
-                f"max_grad_value={value} would leave no gradient, or limit none; it is a number more than 0, or None."
-            )
-        if value is not None and self.deepspeed:
-            raise ValueError(
-                f"max_grad_value={value} was given with DeepSpeed, which keeps the gradients to itself and limits "
-                "their norm alone: it would do nothing. Give max_grad_norm instead."
-            )
-        if self.max_grad_norm is None and value is not None:
-            self.max_grad_norm = 0.0
-        self.max_grad_norm = _default(type(self), "max_grad_norm", self.max_grad_norm)
-
     def _process_fsdp_args(self) -> Any:
         # The first step of `TrainingArguments` that knows the devices; DeepSpeed's, the next, reads the batch sizes.
         self._resolve_batch_size()
@@ -254,8 +166,8 @@ class CurriculumTrainingArguments(TrainingArguments):
             self.global_batch_size,
         )
         if total is None:
-            self.per_device_train_batch_size = _default(type(self), "per_device_train_batch_size", size)
-            self.gradient_accumulation_steps = _default(type(self), "gradient_accumulation_steps", accumulated)
+            self.per_device_train_batch_size = default_of(type(self), "per_device_train_batch_size", size)
+            self.gradient_accumulation_steps = default_of(type(self), "gradient_accumulation_steps", accumulated)
             return
         devices = self.world_size * max(1, self.n_gpu)
         if self.parallelism_config is not None:
@@ -292,7 +204,7 @@ class CurriculumTrainingArguments(TrainingArguments):
         return values
 
 
-def _default(cls: type, name: str, given: Any) -> Any:
+def default_of(cls: type, name: str, given: Any) -> Any:
     """What was given, else the default of the class that this one changes."""
     inherited = (base.__dataclass_fields__[name].default for base in cls.__mro__ if is_dataclass(base))
     return next(value for value in (given, *inherited) if value is not None)

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 from accelerate.utils import broadcast_object_list
-from torch.nn.utils import clip_grad_value_
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_curriculum.planning.batches import Layout
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
@@ -279,7 +278,6 @@ class PacingCallback(TrainerCallback):
       ends there is one, the last stage's before the last checkpoint, which also has quantiles of the scores that the
       stage drew, `curriculum/score_q0`, `_q25`, `_q50`, `_q75`, `_q100`.
     - When a stage begins a line says so, as `logging.INFO`.
-    - Before an optimizer step gradients are clipped by `max_grad_value`.
     - When a round ends, the curriculum's decision is taken before anything is saved; logged are `curriculum/round`
       (from 2), `curriculum/next_pool_size`, and the numbers of the log of decisions: `curriculum/decision_value`, …
       With `load_best_model_at_end` the model that was evaluated is saved too: it may be the best one.
@@ -312,19 +310,13 @@ class PacingCallback(TrainerCallback):
                 logger.info(f"Step {step}, {phase_line(plan, number)}")
         return control
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Limits each gradient to `max_grad_value`, after `Trainer` has unscaled them and limited their norm."""
-        if args.max_grad_value is not None:
-            clip_grad_value_(self.trainer.model_wrapped.parameters(), args.max_grad_value)
-        return control
-
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Requests what is due at the end of a pass or stage, and requests a decision that is due."""
         trainer, plan, step = self.trainer, self.trainer.plan, state.global_step
+        # `Trainer` has just set the share of the run; logs and checkpoints count passes over the data, as stock's do.
+        state.epoch = plan.examples_after(step) / plan.ranking.num_rows
         # At the run's last step Trainer's own epoch ends too, and asks by itself.
         if step in plan.pass_ends and step < state.max_steps:
             control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH

@@ -23,7 +23,6 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_curriculum.config import digest, lock_file, parse_json, read_json, write_atomically
-from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import check_token, explained
 from hf_curriculum.planning.plan import Plan, digest_of
@@ -163,7 +162,7 @@ class TrainingData:
             rows=fingerprint_rows(dataset),
             collator=_name_of(collator),
             transform=_name_of(shape["format_kwargs"].get("transform")),
-            regions=store.fingerprint if isinstance(store, RegionStore) else None,
+            regions=getattr(store, "fingerprint", None),
         )
 
     def difference(self, now: TrainingData) -> str:

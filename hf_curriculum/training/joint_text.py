@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_curriculum.data.text import BESIDE
+from hf_curriculum.data.text_blocks import BESIDE
 from hf_curriculum.training.trainer import CurriculumTrainer
 
 

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributed, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import unwrap_model
 
 from hf_curriculum.config import digest
@@ -25,29 +23,6 @@ from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 _TOKENS = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids", "inputs_embeds")
 TEXT_INPUTS = ("labels", *_TOKENS)
 """Inputs that hold the text to be predicted: a captioner that is given them would copy its answer."""
-
-
-def generate_predictions(
-    trainer: Any, inputs: Mapping[str, Any], prompt: Mapping[str, Any], **options: Any
-) -> torch.Tensor:
-    """Token ids generated for one batch from its images and prompts, int64, shape (B, T); `options` of `generate`."""
-    given = {name: value for name, value in inputs.items() if name not in TEXT_INPUTS}
-    given.update({name.removeprefix("prompt_"): value for name, value in prompt.items()})
-    if not given:
-        raise ValueError(
-            f"The batch has {sorted(inputs)} alone, which is the answer: with predict_with_generate the model would "
-            "be given nothing, and write one text for the whole batch. Give images, or prompts as "
-            "`prompt_input_ids` and `prompt_attention_mask`, or leave predict_with_generate out."
-        )
-    limits = {"max_length": trainer.args.generation_max_length, "num_beams": trainer.args.generation_num_beams}
-    wanted = {name: value for name, value in limits.items() if value is not None} | options
-    # All processes have to run as many decoding steps as the slowest.
-    synced = is_deepspeed_zero3_enabled() or trainer.is_fsdp_enabled
-    gathered = contextlib.nullcontext()
-    if isinstance(trainer.model, FullyShardedDataParallel):
-        gathered = FullyShardedDataParallel.summon_full_params(trainer.model)
-    with torch.no_grad(), gathered:
-        return trainer.model.generate(**given, **wanted, synced_gpus=synced)
 
 
 _IGNORED = -100
@@ -134,7 +109,7 @@ def try_first_batch(trainer: Any) -> None:
         )
     if trainer.curriculum.losses_of_training:
         with evaluation_mode(trainer) as model:
-            trainer.try_weighting(model, trainer._prepare_inputs(batch))
+            trainer._weighting.try_batch(model, trainer._prepare_inputs(batch))
 
 
 def _collate(trainer: Any, pairs: list[tuple[int, int]]) -> Any:

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from hf_curriculum.data.collators import IGNORED
-from hf_curriculum.data.text import BESIDE
-from hf_curriculum.planning.curriculum import Selection
+from hf_curriculum.data.text_blocks import BESIDE
+from hf_curriculum.planning.deciding import Selection
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.training.prediction import TEXT_INPUTS, evaluation_mode, preserve_rng_state
 from hf_curriculum.training.sampler import DrawAudit
-from hf_curriculum.training.weighting import WeightingTrainer
 
 _CHOICE = 0x5E1EC7
 """Keys the draws of a choice with a temperature apart from those of the candidates."""
@@ -154,7 +153,8 @@ class Selector:
         values = self._known.popleft() if self._known else self._values(model, batch, rows)
         chosen = choose(plan.selection, values, by_place[:, :, 0], choice_key(plan, step))
         kept = np.arange(len(rows)).reshape(by_place.shape)[np.arange(len(chosen)), chosen].ravel()
-        trainer.note_choice(step, rows, values)
+        if isinstance(trainer._audit, SelectionAudit):
+            trainer._audit.note(step, rows, values)
         multiple = getattr(trainer.data_collator, "pad_to_multiple_of", None) or 1
         taken = select_rows(batch, kept, size=len(rows), multiple=multiple)
         return _Chosen(values, _sums(plan, values, chosen, rows[kept]), taken)
@@ -216,6 +216,8 @@ class Selector:
         self._since_log = np.zeros(7)
         if folder is None or not self._valued_before():
             return
+        # With score_every > 1 the next steps' candidates were valued by an earlier step's model, which no longer is:
+        # their values were saved, and the same ones are chosen again.
         trainer, path = self.trainer, self._path(folder)
         places, values, processes = trainer._train_batch_size // trainer.plan.layout.unit, np.empty((0, 0)), 0
         if path.is_file():
@@ -411,70 +413,18 @@ class SelectionAudit(DrawAudit):
         return json.dumps([step, rows.tolist(), values])
 
 
-class SelectingTrainer(WeightingTrainer):
-    """What `CurriculumTrainer` does about the batches of a step, and nothing else.
-
-    Where the rule chooses while training, the chosen candidates are cut out of each batch before `Trainer` counts the
-    step's tokens. The rows that are trained on are compared with the plan, and recorded with `audit_draws`.
-    """
-
-    plan: Plan
-    _audit: DrawAudit | None = None
-    _selector: Selector | None = None
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """`Trainer.get_batch_samples`, of what is chosen among the candidates."""
-        if self.state.global_step >= self.plan.known_steps:
-            num_batches = 0  # a run that had ended was resumed: accelerate 1.4 yields None of an empty loader
-        elif self.plan.candidates > 1:
-            epoch_iterator = self.selector.read(epoch_iterator, num_batches)
-        return super().get_batch_samples(epoch_iterator, num_batches, device)
-
-    @property
-    def selector(self) -> Selector:
-        """Chooses among candidates."""
-        if self._selector is None:
-            self._selector = Selector(self)
-        return self._selector
-
-    def note_choice(self, step: int, rows: np.ndarray, values: np.ndarray) -> None:
-        """Notes the candidates of a batch of a step and their values, for the audit."""
-        if isinstance(self._audit, SelectionAudit):
-            self._audit.note(step, rows, values)
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
-        if isinstance(inputs, list):
-            rows = torch.tensor([example.pop("example_index") for example in inputs])
-        else:
-            rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
-        if rows is not None:
-            rows = rows.clone()  # what a worker sent keeps a file open as long as it is noted
-        if rows is not None and self._audit is not None:
-            self._audit.add(self.state.global_step, rows)
-        self._rows_of_batch = rows
-        return super().training_step(model, inputs, num_items_in_batch)
-
-    def check_draws(self) -> None:
-        """Compares the rows trained on since the last check with the plan, and records them with `audit_draws`."""
-        if self._audit is not None:
-            self._audit.flush()
-
-    def _start_audit(self) -> DrawAudit | None:
-        args, plan = self.args, self.plan
-        if self._train_batch_size * args.gradient_accumulation_steps * args.world_size != plan.global_batch_size:
-            # Model-parallel processes share batches: then the plan alone does not say who holds which row.
-            return None
-        # What was chosen is nowhere else, so a rule that chooses always has a record.
-        records = args.audit_draws or plan.candidates > 1
-        return (DrawAudit if plan.candidates == 1 else SelectionAudit)(
-            plan=plan,
-            process=args.process_index,
-            num_processes=args.world_size,
-            micro_batch=self._train_batch_size * plan.candidates,
-            file=Path(args.output_dir) / f"draws-rank{args.process_index}.jsonl" if records else None,
-        )
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        self.selector.save(output_dir)
+def start_audit(trainer: Any) -> DrawAudit | None:
+    """What compares the rows of each batch with the plan; None where the plan alone does not say who holds them."""
+    args, plan = trainer.args, trainer.plan
+    batch = trainer._train_batch_size
+    if batch * args.gradient_accumulation_steps * args.world_size != plan.global_batch_size:
+        return None  # model-parallel processes share batches
+    # What was chosen is nowhere else, so a rule that chooses always has a record.
+    records = args.audit_draws or plan.candidates > 1
+    return (DrawAudit if plan.candidates == 1 else SelectionAudit)(
+        plan=plan,
+        process=args.process_index,
+        num_processes=args.world_size,
+        micro_batch=batch * plan.candidates,
+        file=Path(args.output_dir) / f"draws-rank{args.process_index}.jsonl" if records else None,
+    )

@@ -1,4 +1,4 @@
-"""The training data's order: its scores, and the further columns that a curriculum needs."""
+"""What is settled before the first step: arguments, the data's order, and whether anything contradicts the plan."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset
 from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
     Trainer,
     TrainerState,
     TrainingArguments,
@@ -35,7 +36,8 @@ from hf_curriculum.data.image_inputs import ImageInputs
 from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.planning.batches import ByImage
-from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum, metric_name
+from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum
+from hf_curriculum.planning.deciding import metric_name
 from hf_curriculum.planning.exposure import TRAINED
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
@@ -68,9 +70,9 @@ def open_training_data(data: Any) -> Any:
     return data
 
 
-def validate_scores(rule: Any, column: str | None, scores: Any, same_rows: bool) -> None:
+def validate_scores(rule: Any, score_column: str | None, scores: Any, same_rows: bool) -> None:
     """Scores are given once, for a curriculum, and for these rows."""
-    given = None if column is None else f"score_column={column!r}"
+    given = None if score_column is None else f"score_column={score_column!r}"
     if scores is not None:
         if given is not None:
             raise ValueError(
@@ -92,7 +94,7 @@ def validate_scores(rule: Any, column: str | None, scores: Any, same_rows: bool)
 
 
 def plan_stream(
-    stream: BucketedStream, rule: Curriculum, column: str | None, scores: np.ndarray | None, **budget: Any
+    stream: BucketedStream, rule: Curriculum, score_column: str | None, scores: np.ndarray | None, **budget: Any
 ) -> BucketedStream:
     """The stream with the plan of the training arguments, which must not contradict its own."""
     if scores is not None:
@@ -100,13 +102,13 @@ def plan_stream(
             f"scores= was given, but the order of {stream.path} was written by `save_bucketed`. Leave scores= out, or "
             "write the data again with these scores in a column."
         )
-    return stream.with_plan(column, curriculum=rule, **budget)
+    return stream.with_plan(score_column, curriculum=rule, **budget)
 
 
-def rank_training_data(data: Any, rule: Curriculum, column: str | None, scores: np.ndarray | None) -> Ranking:
+def rank_training_data(data: Any, rule: Curriculum, score_column: str | None, scores: np.ndarray | None) -> Ranking:
     """The order of the training data, by its score column or by `scores`, shape (n,), and further columns read."""
     if scores is None:
-        return rank_dataset(data, rule, column)
+        return rank_dataset(data, rule, score_column)
     columns, ends, scores = read_columns(data, rule.reads_in_all), easy_ends(data, rule), as_numbers(scores)
     if scores.shape != (len(data),):
         raise ValueError(
@@ -139,6 +141,7 @@ def complete_arguments(
     other, wanted = (others[0].__name__, arguments_of(others[0])) if others else ("", TrainingArguments)
     right = f"with_curriculum({other}).args_class" if others else "CurriculumTrainingArguments"
     fit = isinstance(args, CurriculumTrainingArguments) and isinstance(args, wanted)
+    fit = fit and (type(args) is args_class or not issubclass(args_class, type(args)))  # else it lacks fields
     if not fit and issubclass(args_class, wanted):  # a trainer written by hand may not say what it reads
         if args is None:
             args = args_class()
@@ -231,8 +234,10 @@ def validate_metric(trainer: Any) -> None:
     if name in returned or any(name.startswith(prefixes[part]) for part in parts if known[part] is None):
         return
     remedy = "compute_metrics=" if parts == [None] else f"metric={returned[0].removeprefix('eval_')!r}"
-    if name.endswith(("_cider", "_rouge_l", "_bleu_4")) and not getattr(trainer.args, "predict_with_generate", True):
-        remedy = "predict_with_generate=True, in a shell --predict_with_generate, which names it images_cider"
+    if name.endswith(("_cider", "_rouge_l", "_bleu_4")) and not getattr(trainer.args, "predict_with_generate", False):
+        captioning = "" if hasattr(trainer.args, "predict_with_generate") else "a CaptioningTrainer and "
+        remedy = f"{captioning}predict_with_generate=True, in a shell --predict_with_generate"
+        remedy = f"{remedy}, which names it images_cider"
     raise ValueError(
         f"{type(rule).__name__} decides on {name!r}, and evaluate() will return {returned}: no decision could be "
         f"taken. Give {remedy}, for example."
@@ -295,7 +300,7 @@ def reference_compute(plan: Plan, data: Any) -> int:
 def other_loss(trainer: Any) -> str | None:
     """Why the loss that is trained is not the model's own, in words; None where it is."""
     owner = next(
-        base for base in type(trainer).__mro__ if "compute_loss" in vars(base) and base.__name__ != "WeightingTrainer"
+        base for base in type(trainer).__mro__ if "compute_loss" in vars(base) and base.__name__ != "CurriculumTrainer"
     )
     kind = getattr(trainer.args, "loss_type", None) if owner.__name__ == "SFTTrainer" else None
     found = {
@@ -308,11 +313,11 @@ def other_loss(trainer: Any) -> str | None:
     return next((what for what, is_so in found.items() if is_so), None)
 
 
-def validate_own_losses(trainer: Any, stock: bool) -> None:
-    """A curriculum that goes by losses of examples reads those that are trained; `stock`: `example_losses` is ours."""
+def validate_own_losses(trainer: Any) -> None:
+    """A curriculum that goes by losses of examples reads those that are trained."""
     rule = trainer.curriculum
     chooses = rule.selection is not None and rule.selection.candidates > 1
-    if not stock or rule.losses_of_training or not (chooses or rule.signal == "losses"):
+    if trainer.has_own_losses or rule.losses_of_training or not (chooses or rule.signal == "losses"):
         return
     if what := other_loss(trainer):
         goes_by = "chooses" if chooses else "is paced"
@@ -404,6 +409,17 @@ def may_be_random(dataset: Any, collator: Any) -> bool:
         return True
     plain = collator is default_data_collator or type(collator) in _PLAIN_COLLATORS
     return getattr(collator, "is_random", not plain)
+
+
+def image_processor_of(trainer: Any) -> Any:
+    """The collator's image processor, where the model's own processor is given nowhere but the tokenizer may be."""
+    collator, given = trainer.data_collator, trainer.processing_class
+    if given is not None and not isinstance(given, PreTrainedTokenizerBase):
+        return None
+    images = getattr(collator, "image_processor", None)
+    alone = getattr(collator, "tokenizer", None) is None
+    # Of a model without text another's processor is not known to be the model's, unless it says so.
+    return None if alone and not getattr(images, "saved_alone", False) else images
 
 
 class ListCollator(IndexedCollator):

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
-from hf_curriculum.planning.curriculum import Curriculum, Observed, curriculum_from
+from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
@@ -48,18 +50,20 @@ from hf_curriculum.training.checkpoints import (
 )
 from hf_curriculum.training.prediction import (
     SCORING,
+    example_losses,
     input_digests,
     measure_losses,
     preserve_rng_state,
     try_first_batch,
 )
-from hf_curriculum.training.publishing import PublishingTrainer
+from hf_curriculum.training.publishing import HubMixin
 from hf_curriculum.training.sampler import (
     CurriculumSampler,
+    DrawAudit,
     RoundReader,
     validate_steps_per_process,
 )
-from hf_curriculum.training.selection import SelectingTrainer
+from hf_curriculum.training.selection import Selector, start_audit
 from hf_curriculum.training.setup import (
     ListCollator,
     complete_arguments,
@@ -79,14 +83,14 @@ from hf_curriculum.training.setup import (
     validate_selection,
     validate_shared_images,
 )
-from hf_curriculum.training.weighting import validate_weighting
+from hf_curriculum.training.weighting import LossWeights, validate_weighting
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 
 
-class CurriculumTrainer(SelectingTrainer):
+class CurriculumTrainer(HubMixin, Trainer):
     """A `transformers.Trainer` that shows examples in the order of a curriculum.
 
     Used like `Trainer`; the curriculum and the score column stand in the arguments. What is trained on is a pure
@@ -126,6 +130,11 @@ class CurriculumTrainer(SelectingTrainer):
     eval_dataset: Any
     data_collator: Any
     is_in_train: bool
+    arrays: Mapping[str, np.ndarray] = MappingProxyType({})
+    """What `compute_metrics` returned as arrays in the last evaluation, by the metric's name, with its prefix."""
+    _audit: DrawAudit | None = None
+    _rows_of_batch: torch.Tensor | None = None
+    _evaluating = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -159,6 +168,7 @@ class CurriculumTrainer(SelectingTrainer):
         train_dataset = open_training_data(train_dataset)
         args = complete_arguments(self.args_class, self._other_trainers(), args)
         given = {name: value for name, value in locals().items() if name in _PARAMETERS and value is not None}
+        self.selector, self._weighting = Selector(self), LossWeights(self)
         super().__init__(**given, **kwargs)
         if scores is not None and self.train_dataset is not train_dataset:
             raise ValueError(
@@ -179,15 +189,13 @@ class CurriculumTrainer(SelectingTrainer):
         self._draw_log, self._trained_seconds = DrawLog(), 0.0
         self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
-        self.validate_generation()
-        self.validate_schedules()
 
     @classmethod
     def _other_trainers(cls) -> tuple[type[Trainer], ...]:
         """The trainers whose curriculum this is: `SFTTrainer`, and what it is made of."""
         order = cls.__mro__
         return tuple(
-            one for one in order[order.index(PublishingTrainer) + 1 : order.index(Trainer)] if issubclass(one, Trainer)
+            one for one in order[order.index(HubMixin) + 1 : order.index(Trainer)] if issubclass(one, Trainer)
         )
 
     # ---- The plan ----
@@ -252,7 +260,7 @@ class CurriculumTrainer(SelectingTrainer):
         data = self.train_dataset = open_training_data(self.train_dataset)
         validate_scores(args.curriculum, score_column, self._scores, data is self._scored_data)
         validate_evaluation(curriculum, self.eval_dataset)
-        validate_own_losses(self, type(self).example_losses is CurriculumTrainer.example_losses)
+        validate_own_losses(self)
         validate_weighting(self)
         validate_batch_size(args.global_batch_size, budget["global_batch_size"])
         if isinstance(data, BucketedStream):
@@ -264,13 +272,14 @@ class CurriculumTrainer(SelectingTrainer):
         validate_selection(plan, args, self._train_batch_size)
         return plan
 
-    def _rank(self, data: Any, rule: Curriculum, column: str | None) -> Ranking:
+    def _rank(self, data: Any, rule: Curriculum, score_column: str | None) -> Ranking:
         """The order of the rows, which other lengths, seeds and batch sizes do not change."""
-        if self._ranking is None or self._ranking[0] is not data or self._ranking[1:3] != (rule, column):
-            self._ranking = data, rule, column, rank_training_data(data, rule, column, self._scores)
+        if self._ranking is None or self._ranking[0] is not data or self._ranking[1:3] != (rule, score_column):
+            self._ranking = data, rule, score_column, rank_training_data(data, rule, score_column, self._scores)
         return self._ranking[3]
 
     def _hp_search_setup(self, trial: Any) -> None:
+        # Private in transformers 5.24: called for each trial of a search, after its values went into `self.args`.
         super()._hp_search_setup(trial)
         self._follow_arguments()
 
@@ -307,6 +316,7 @@ class CurriculumTrainer(SelectingTrainer):
         return self._train_loader
 
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader:
+        # Private in transformers 5.24: makes all loaders; `description` says which one.
         collator, dropped = self.data_collator, self.args.dataloader_drop_last
         if description != "Training" and hasattr(collator, "without_augmentation"):
             self.data_collator = collator.without_augmentation()
@@ -317,6 +327,8 @@ class CurriculumTrainer(SelectingTrainer):
             self.data_collator, self.args.dataloader_drop_last = collator, dropped
 
     def _get_train_sampler(self, train_dataset: Any = None) -> CurriculumSampler:
+        # Private in transformers 5.24: what the training loader draws by. It reads plan and step when it is iterated,
+        # so a decision between two rounds needs no new sampler.
         return CurriculumSampler(
             lambda: self.plan, lambda: self.state.global_step, placeholders=lambda: self._skips, with_samples=True
         )
@@ -336,14 +348,24 @@ class CurriculumTrainer(SelectingTrainer):
         if self._reader is None:
             self._reader = RoundReader(self._train_loader, epoch_iterator, len(self.plan.log))
         if self._reader.is_current(self.plan):
-            return super().get_batch_samples(self._reader.iterator, num_batches, device)
+            return self._read(num_batches, device)
         # The completed steps were skipped once already, and a new iterator draws a seed for its workers.
         self._skips = False
         with preserve_rng_state():
             self._reader.refresh(self.plan)
-            return super().get_batch_samples(self._reader.iterator, num_batches, device)
+            return self._read(num_batches, device)
+
+    def _read(self, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """A step's batches, of what is chosen where the rule chooses: before `Trainer` counts the step's tokens."""
+        batches = self._reader.iterator
+        if self.state.global_step >= self.plan.known_steps:
+            num_batches = 0  # a run that had ended was resumed: accelerate 1.4 yields None of an empty loader
+        elif self.plan.candidates > 1:
+            batches = self.selector.read(batches, num_batches)
+        return super().get_batch_samples(batches, num_batches, device)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        # Private in transformers 5.24: wraps the collator of data that cannot drop columns itself.
         # A collator that names its columns reads no others, and from a `Dataset` they were removed before.
         chosen = hasattr(data_collator, "columns") or hasattr(self.train_dataset, "remove_columns")
         if description != "Training" or not chosen:
@@ -371,6 +393,7 @@ class CurriculumTrainer(SelectingTrainer):
         return data.remove_columns([name for name in data.column_names if name in read])
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        # Private in transformers 5.24: leaves the columns that `forward` names.
         if self._collates_all_columns:
             return self._without_curriculum_columns(dataset)
         return super()._remove_unused_columns(dataset, description)
@@ -389,9 +412,52 @@ class CurriculumTrainer(SelectingTrainer):
 
     def set_initial_training_values(self, args: Any, dataloader: DataLoader[Any]) -> tuple[Any, ...]:
         """`Trainer`'s counts, with the plan's number of steps."""
-        counted = copy.copy(args)
+        counted = copy.copy(args)  # the user's arguments stay as they were given
         counted.max_steps = self.plan.max_steps
         return super().set_initial_training_values(counted, dataloader)
+
+    # ---- The losses of a step ----
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
+        if isinstance(inputs, list):
+            rows = torch.tensor([example.pop("example_index") for example in inputs])
+        else:
+            rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
+        if rows is not None:
+            rows = rows.clone()  # what a worker sent keeps a file open as long as it is noted
+        if rows is not None and self._audit is not None:
+            self._audit.add(self.state.global_step, rows)
+        self._rows_of_batch = rows
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """`Trainer.compute_loss`, weighted: Σ wᵢ lᵢ in place of Σ lᵢ, divided by what `Trainer` divides it by.
+
+        lᵢ is the sum over the tokens of example i, or its own loss where it has one.
+        """
+        compute = super().compute_loss
+        return self._weighting.compute_loss(compute, model, inputs, return_outputs, num_items_in_batch)
+
+    def example_losses(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """One loss per example of a batch, shape (B,); override it for a model whose loss is another."""
+        return example_losses(model, inputs)
+
+    @property
+    def has_own_losses(self) -> bool:
+        """Whether the losses of examples are a user's own."""
+        return type(self).example_losses is not CurriculumTrainer.example_losses
+
+    def check_draws(self) -> None:
+        """Compares the rows trained on since the last check with the plan, and records them with `audit_draws`."""
+        if self._audit is not None:
+            self._audit.flush()
 
     # ---- Logs ----
 
@@ -446,7 +512,7 @@ class CurriculumTrainer(SelectingTrainer):
         if self.curriculum.signal == "metrics":
             self.evaluate()
         elif self.curriculum.losses_of_training:
-            self._decide({}, self.losses_of_training())
+            self._decide({}, self._weighting.losses())
         else:
             self._decide({}, self.training_losses())
 
@@ -517,6 +583,7 @@ class CurriculumTrainer(SelectingTrainer):
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
         elif resume_from_checkpoint:
             resume_from_checkpoint = self.local_checkpoint(resume_from_checkpoint)
+        # `Trainer` skips the completed steps' batches: the sampler then yields placeholders, and no example is loaded.
         self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
         self._resumed, self.is_in_train = self._skips, False  # an earlier call may have ended with an error
         if resume_from_checkpoint and self.args.auto_find_batch_size:
@@ -525,7 +592,6 @@ class CurriculumTrainer(SelectingTrainer):
         self._plan = plan = self.plan.with_log(())
         self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
         self._reference_compute = reference_compute(plan, self.train_dataset)
-        self.validate_generation()
         validate_metric(self)
         if resume_from_checkpoint:
             saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
@@ -541,6 +607,7 @@ class CurriculumTrainer(SelectingTrainer):
         return output
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        # Private in transformers 5.24, as are the next two: only here the folder is known whose weights are loaded.
         self._loading_from = resume_from_checkpoint
         super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
@@ -553,18 +620,24 @@ class CurriculumTrainer(SelectingTrainer):
         load_renamed_weights(self.model, self._loading_from, load_result)
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        # Private in transformers 5.24: restores optimizer, schedule and step. After it the step is known at which the
+        # clock, the audit and the choice among candidates go on.
         trained = super()._init_training_state(*args, **kwargs)
         self._clock = TrainingClock(self._seconds_before)
         self._draw_log = DrawLog()
-        self._audit = self._start_audit()
+        self._weighting.start(self._resumed_from)
+        self._audit = start_audit(self)
         if self._audit is not None:
             self._audit.resume(self.state.global_step)
         self.selector.resume(self._resumed_from)
         return trained
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # Private in transformers 5.24: writes model, optimizer and random states, and the trainer's state last. So the
+        # curriculum is written before, and a checkpoint without a trainer's state counts as incomplete.
         self.check_draws()
-        losses = None if self._seen is None else self._seen.gather(self.accelerator)
+        seen = self._weighting.seen  # every process takes part in gathering
+        losses = None if seen is None else seen.gather(self.accelerator)
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save:
             invalidate(folder)
@@ -577,7 +650,9 @@ class CurriculumTrainer(SelectingTrainer):
             self._saves_checkpoint = False
 
     def _save_rng_state(self, output_dir: str) -> None:
+        # Private in transformers 5.24: called in every process, each of which has candidates of its own to save.
         super()._save_rng_state(output_dir)
+        self.selector.save(output_dir)
         # The trainer's state, written next by the main process, says that a checkpoint is complete: so wait for all.
         self.accelerator.wait_for_everyone()
 
@@ -591,10 +666,28 @@ class CurriculumTrainer(SelectingTrainer):
         **kwargs: Any,
     ) -> dict[str, float]:
         """`Trainer.evaluate`, which leaves training's randomness alone; at a round's end the curriculum decides."""
-        data = self._without_curriculum_columns(eval_dataset)
-        with preserve_rng_state(), self._clock.paused():
-            metrics = super().evaluate(data, ignore_keys, metric_key_prefix, **kwargs)
+        data, within = self._without_curriculum_columns(eval_dataset), self._evaluating
+        self.arrays = self.arrays if within else {}  # of several sets `Trainer` calls this again, for each of them
+        self._evaluating = True
+        try:
+            with preserve_rng_state(), self._clock.paused():
+                metrics = super().evaluate(data, ignore_keys, metric_key_prefix, **kwargs)
+        finally:
+            self._evaluating = within
         own = eval_dataset is None and metric_key_prefix == "eval"
         if own and self.is_in_train and self.curriculum.signal == "metrics" and self.decision_is_due():
             self._decide(metrics)
         return metrics
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """`Trainer.evaluation_loop`; metrics that are arrays go to `arrays`, since no log could hold them."""
+        output = super().evaluation_loop(*args, **kwargs)
+        metrics = output.metrics or {}
+        found = {name: value for name, value in metrics.items() if isinstance(value, np.ndarray) and value.ndim}
+        self.arrays = {**self.arrays, **found}
+        kept = {name: value for name, value in metrics.items() if name not in found}
+        return output._replace(metrics=kept) if found else output
+
+    def metric_names(self, name: str | None) -> tuple[str, ...] | None:
+        """What `evaluate()` returns of one of the `eval_dataset`, without its prefix; None: only others know."""
+        return None if self.compute_metrics else ("loss",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,12 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_curriculum.models.base import CaptionGenerationMixin
-from hf_curriculum.models.packed_loss import ExampleTerms
-from hf_curriculum.planning.plan import Plan
-from hf_curriculum.tasks.captioning.scheduled_sampling import SchedulingTrainer
 from hf_curriculum.training.checkpoints import read_training_losses
-from hf_curriculum.training.prediction import base_model, example_losses, loss_sums
+from hf_curriculum.training.prediction import base_model, loss_sums
 from hf_curriculum.training.setup import other_loss
 
 _MOST_BATCHES = 256
@@ -61,96 +57,94 @@ class TrainingLosses:
     def _flush(self) -> None:
         """Packs what was recorded; of a row that comes twice in a step, the larger loss stays."""
         for step, rows, losses in self._pending:
+            # With the step in the upper half a later step's integer is larger, whatever its loss; within a step the
+            # larger loss stays, since the bits of floats that are not negative grow as these do.
             bits = losses.cpu().numpy().view(np.uint32).astype(np.int64)
             np.maximum.at(self.packed, rows.cpu().numpy(), (step + 1 << 32) | bits)
         self._pending = []
 
 
-class WeightingTrainer(SchedulingTrainer):
-    """What `CurriculumTrainer` does about the losses of single examples in training, and nothing else.
+class LossWeights:
+    """Records the losses of single examples in training, and weighs them, where the rule goes by them.
 
-    Where the rule goes by the losses of training, each batch's are recorded, from the forward pass that it is trained
-    by; where it weighs examples, the loss of a batch is the weighted one. Every other run is left as it is.
+    Each batch's losses are recorded from the forward pass that it is trained by. Every other run is left as it is.
+
+    Args:
+        trainer: whose plan has the weights.
     """
 
-    plan: Plan
-    is_in_train: bool
-    _rows_of_batch: torch.Tensor | None = None
-    _resumed_from: str | None
-    _seen: TrainingLosses | None = None
-    _weights_on_device: tuple[np.ndarray | None, torch.Tensor | None] = (None, None)
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.seen: TrainingLosses | None = None
+        self._on_device: tuple[np.ndarray | None, torch.Tensor | None] = (None, None)
 
-    def example_losses(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
-        """One loss per example of a batch, shape (B,); override it for a model whose loss is another."""
-        return example_losses(model, inputs)
+    def start(self, folder: str | None) -> None:
+        """Begins a new record, or goes on with that of the checkpoint in `folder`."""
+        plan, self.seen = self.trainer.plan, None
+        if plan.curriculum.losses_of_training:
+            self.seen = TrainingLosses(plan.ranking.num_rows)
+            if folder is not None:
+                self.seen.packed = read_training_losses(folder, plan.ranking.num_rows)
 
     def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        self, compute: Callable[..., Any], model: Any, inputs: Any, return_outputs: bool, num_items_in_batch: Any
     ) -> Any:
-        """`Trainer.compute_loss`, weighted: Σ wᵢ lᵢ in place of Σ lᵢ, divided by what `Trainer` divides it by.
-
-        lᵢ is the sum over the tokens of example i, or its own loss where it has one.
-        """
-        rows = self._rows_of_batch
-        if self._seen is None or rows is None or not (self.is_in_train and model.training):
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        weights = self._weights_of(rows)
-        if self._losses_are_overridden:
+        """What `compute`, a trainer's `compute_loss`, returns; weighted where there are weights."""
+        trainer, rows = self.trainer, self.trainer._rows_of_batch
+        if self.seen is None or rows is None or not (trainer.is_in_train and model.training):
+            return compute(model, inputs, return_outputs, num_items_in_batch)
+        weights = self._of(rows)
+        if trainer.has_own_losses:
             return self._mean_of_own_losses(model, inputs, weights, num_items_in_batch)
-        if weights is None and not self.plan.undecided:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if weights is None and not trainer.plan.undecided:  # no decision will read the losses any more
+            return compute(model, inputs, return_outputs, num_items_in_batch)
+        from hf_curriculum.models.packed_loss import ExampleTerms  # of this library's captioners alone
+
         with setting(model, example_terms=ExampleTerms(weights)) as terms:
-            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+            loss, outputs = compute(model, inputs, True, num_items_in_batch)
         if terms is not None and terms.sums is not None:  # a captioner of this library has weighted its loss
-            self._seen.add(self.state.global_step, rows, terms.sums / terms.counts)
+            self.seen.add(trainer.state.global_step, rows, terms.sums / terms.counts)
             return (loss, outputs) if return_outputs else loss
         with torch.set_grad_enabled(weights is not None):
-            sums, counts = loss_sums(model, outputs, inputs["labels"])
-        self._seen.add(self.state.global_step, rows, sums / counts)
+            sums, counts = loss_sums(model, outputs, inputs["labels"])  # (B,) each
+        self.seen.add(trainer.state.global_step, rows, sums / counts)
         if weights is not None:
             loss = reweighted(loss, sums, weights.to(sums.device))
         return (loss, outputs) if return_outputs else loss
 
-    def _weights_of(self, rows: torch.Tensor) -> torch.Tensor | None:
-        """The weights of a batch's rows, float32, on their device: reading the rows would wait for it."""
-        weights = self.plan.weights_at(self.state.global_step)
-        if self._weights_on_device[0] is not weights:
-            self._weights_on_device = weights, None if weights is None else torch.from_numpy(weights).to(rows.device)
-        found = self._weights_on_device[1]
+    def _of(self, rows: torch.Tensor) -> torch.Tensor | None:
+        """The weights of a batch's rows, float32 (B,), on their device: reading the rows would wait for it."""
+        weights = self.trainer.plan.weights_at(self.trainer.state.global_step)
+        if self._on_device[0] is not weights:
+            self._on_device = weights, None if weights is None else torch.from_numpy(weights).to(rows.device)
+        found = self._on_device[1]
         return None if found is None else found[rows]
-
-    @property
-    def _losses_are_overridden(self) -> bool:
-        """Whether the losses of examples are a user's own."""
-        return type(self).example_losses is not WeightingTrainer.example_losses
 
     def _mean_of_own_losses(
         self, model: Any, inputs: Mapping[str, Any], weights: torch.Tensor | None, num_items_in_batch: Any
     ) -> torch.Tensor:
         """The weighted mean of a user's own `example_losses`."""
+        trainer = self.trainer
         with setting(model, keeps_logits=True):
-            losses = self.example_losses(model, inputs)
-        self._seen.add(self.state.global_step, self._rows_of_batch, losses)
+            losses = trainer.example_losses(model, inputs)  # (B,)
+        self.seen.add(trainer.state.global_step, trainer._rows_of_batch, losses)
         own = torch.where(losses.isnan(), 0.0, losses)
         if weights is not None:
             own = own * weights.to(own.device)
         loss = own.mean()
-        if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
+        if trainer.model_accepts_loss_kwargs and num_items_in_batch is not None:
             # `Trainer` does not divide the loss by the accumulated batches then.
-            loss = loss / self.current_gradient_accumulation_steps
+            loss = loss / trainer.current_gradient_accumulation_steps
         return loss
 
-    def losses_of_training(self) -> np.ndarray:
+    def losses(self) -> np.ndarray:
         """The loss of every row when it was last trained on, float32, shape (num_rows,); NaN where it never was."""
-        return self._seen.losses(self.accelerator)
+        return self.seen.losses(self.trainer.accelerator)
 
-    def try_weighting(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    def try_batch(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         """Checks that the model's loss of a batch is the mean over its examples or tokens."""
-        if self._losses_are_overridden:
+        trainer = self.trainer
+        if trainer.has_own_losses:
             return
         outputs = model(**inputs)
         loss = float(outputs["loss"] if isinstance(outputs, Mapping) else outputs[0])
@@ -160,18 +154,9 @@ class WeightingTrainer(SchedulingTrainer):
             raise ValueError(
                 f"The loss of a {type(base_model(model)).__name__} is {loss:.6g} for a batch whose examples have the "
                 f"mean cross-entropy {mean:.6g}: it has another part, or another loss, and weights of examples would "
-                f"change what is trained. {type(self.plan.curriculum).__name__} needs a loss that is a mean over "
+                f"change what is trained. {type(trainer.plan.curriculum).__name__} needs a loss that is a mean over "
                 "examples or tokens: override `CurriculumTrainer.example_losses`, which is then what is trained."
             )
-
-    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        trained = super()._init_training_state(*args, **kwargs)
-        self._seen = None
-        if self.plan.curriculum.losses_of_training:
-            self._seen = TrainingLosses(self.plan.ranking.num_rows)
-            if self._resumed_from is not None:
-                self._seen.packed = read_training_losses(self._resumed_from, self.plan.ranking.num_rows)
-        return trained
 
 
 def reweighted(loss: torch.Tensor, sums: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -186,7 +171,7 @@ def reweighted(loss: torch.Tensor, sums: torch.Tensor, weights: torch.Tensor) ->
 def setting(model: nn.Module, **values: Any) -> Iterator[Any]:
     """An attribute of a captioner of this library has another value inside, which is given; of others None."""
     base, ((name, value),) = base_model(model), values.items()
-    if not isinstance(base, CaptionGenerationMixin):
+    if not hasattr(base, name):
         yield None
         return
     before = getattr(base, name)
@@ -208,7 +193,7 @@ def validate_weighting(trainer: Any) -> None:
             f"{name} goes by the loss of each example, and this trainer compares num_generations="
             f"{trainer.args.num_generations} completions of one prompt, which have none. Use another curriculum."
         )
-    if not trainer._losses_are_overridden and any(one.__name__ == "SFTTrainer" for one in type(trainer).__mro__):
+    if not trainer.has_own_losses and any(one.__name__ == "SFTTrainer" for one in type(trainer).__mro__):
         raise ValueError(
             f"SFTTrainer returns no logits with a gradient, and {name} weighs each example's loss by them. Override "
             "`CurriculumTrainer.example_losses`, whose weighted mean is then trained, or train without SFTTrainer."

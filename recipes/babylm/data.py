@@ -29,7 +29,8 @@ from hf_curriculum import (
 )
 from hf_curriculum.config import digest
 from hf_curriculum.data.captions import drop_empty_captions
-from hf_curriculum.data.text import Texts, check_word_limit, load_text
+from hf_curriculum.data.text import Texts, load_text
+from hf_curriculum.data.text_blocks import check_word_limit
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.scenes.captions import write_scene_text
 

@@ -15,7 +15,7 @@ from common.runs import last
 from safetensors.torch import load_model, save_model
 
 from hf_curriculum import IID, CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
-from hf_curriculum.data.text import BlockCollator, text_blocks
+from hf_curriculum.data.text_blocks import BlockCollator, text_blocks
 from hf_curriculum.studies.recipe import RunLines, resume_point
 
 

@@ -26,7 +26,7 @@ from hf_curriculum import (
     rank_scores,
 )
 from hf_curriculum.names import BATCHES, CURRICULA
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule

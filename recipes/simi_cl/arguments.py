@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum import CurriculumTrainingArguments, add_scores_from
+from hf_curriculum import add_scores_from
 from hf_curriculum.names import MODELS, SCORERS
 from hf_curriculum.studies.recipe import RecipeParser
+from hf_curriculum.tasks.captioning import CaptioningArguments
 
 SCENES = "scenes"
 """Names the embedded data."""
@@ -95,7 +96,7 @@ def check_arguments(
     data_args: DataArguments,
     model_args: ModelArguments,
     args: SimiCLArguments,
-    training_args: CurriculumTrainingArguments,
+    training_args: CaptioningArguments,
 ) -> None:
     """Refuses what would spoil a run's end."""
     rule = training_args.curriculum
@@ -139,7 +140,7 @@ def check_scores(scores: Mapping[str, Mapping[str, Any]]) -> None:
 
 CAPTIONERS = ("transformer", "updown", "aoanet")
 PARSER = RecipeParser(
-    (DataArguments, ModelArguments, SimiCLArguments, CurriculumTrainingArguments),
+    (DataArguments, ModelArguments, SimiCLArguments, CaptioningArguments),
     PRESETS,
     prog="hf-curriculum recipe simi_cl_captioning",
     check=check_arguments,

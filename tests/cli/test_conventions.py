@@ -211,7 +211,7 @@ def test_an_interrupted_command_ends_with_130(scored, tmp_path):
     assert f"{kept[-1]} is kept. To go on from it:" in err or f"{kept[-2]} is kept" in err
 
 
-@pytest.mark.parametrize("module", ["typer", "hf_curriculum.cli.train", "datasets"])
+@pytest.mark.parametrize("module", ["typer", "hf_curriculum.cli.inspect", "datasets"])
 def test_ctrl_c_while_modules_are_imported(module, tmp_path):
     """The status of a shell, and no traceback, whichever module is being imported."""
     script = tmp_path / "hf-curriculum"

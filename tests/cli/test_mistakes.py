@@ -301,7 +301,7 @@ def test_other_errors_of_training_stay_what_they_are(given, tmp_path, monkeypatc
     def broken(*given, **options):
         raise RuntimeError("a fault of a model")
 
-    monkeypatch.setattr("hf_curriculum.cli.train._train", broken)
+    monkeypatch.setattr("hf_curriculum.tasks.captioning.train._train", broken)
     done = result("train", given / "whole", tmp_path / "run", *SMALL, "--validation", "0.2")
     assert str(done.exception) == "a fault of a model"
 
@@ -330,7 +330,7 @@ def test_the_data_s_own_validation_split_is_evaluated_on(tmp_path, monkeypatch):
     splits = DatasetDict({"train": rows(12), "validation": rows(5, 12)})
     save_scored(add_scores(splits, CaptionLength()), tmp_path / "parts")
     seen = []
-    monkeypatch.setattr("hf_curriculum.cli.train._train", lambda trainer, show_plan: seen.append(trainer))
+    monkeypatch.setattr("hf_curriculum.tasks.captioning.train._train", lambda trainer, show_plan: seen.append(trainer))
     words = ("train", tmp_path / "parts", tmp_path / "run", *SMALL)
     assert result(*words).exit_code == 0
     assert result(*words, "--validation", "0.25").exit_code == 0
@@ -349,7 +349,7 @@ def test_empty_captions_are_left_out_when_scoring_or_refused_before_training(tmp
     assert result("score", photos, scored, *words).exit_code == 0
     assert "1 of 4 captions are empty" in caplog.text
     assert "in a shell `hf-curriculum score --drop-empty`" in caplog.text
-    monkeypatch.setattr("hf_curriculum.cli.train._trainer", lambda *_: pytest.fail("a model was made"))
+    monkeypatch.setattr("hf_curriculum.tasks.captioning.train._trainer", lambda *_: pytest.fail("a model was made"))
     refused = result("train", scored, tmp_path / "run")
     assert refused.exit_code == 1
     assert f"1 of the captions in {scored} are empty" in said(refused)

@@ -202,7 +202,7 @@ def test_a_plan_s_warnings_are_heard_again_after_the_command(scored):
 
 
 def test_report_with_every_option_and_without(scored, replaced, tmp_path):
-    report = replaced("training.publishing", "training_report", SimpleNamespace(write=StandIn("page.html")))
+    report = replaced("training.report", "training_report", SimpleNamespace(write=StandIn("page.html")))
     run, other = tmp_path / "run", tmp_path / "other"
     found = done("report", run)
     assert (found.stdout, found.stderr) == ("page: page.html\n", "")

@@ -336,7 +336,7 @@ def inducing(replaced, monkeypatch):
     """What the command `ontology` calls, by name."""
     made = SimpleNamespace(to_dict=lambda: {"nouns": 1}, save=StandIn())
     induce = StandIn(made)
-    monkeypatch.setattr("hf_curriculum.Ontology.induce", induce)
+    monkeypatch.setattr("hf_curriculum.tasks.alignment.ontology.ontology.Ontology.induce", induce)
     rows = Dataset.from_dict(TEXTS)
     return {
         "load": replaced("data.load", "load_captioned", DatasetDict(train=rows, test=rows.select([0]))),

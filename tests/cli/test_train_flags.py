@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 from hf_curriculum.cli import app
-from hf_curriculum.cli.train import training_arguments
+from hf_curriculum.tasks.captioning.train import training_arguments
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict
 from typed_commands import StandIn, done, result, said
 
 from hf_curriculum import CaptionLength, add_scores, save_scored
-from hf_curriculum.cli import train
+from hf_curriculum.tasks.captioning import train
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def training(replaced):
     """What the command `train` calls, by name."""
     facts = {"steps": 3, "examples": 1200, "loss_before": 2.5, "loss": 1.25, "model": "run/model"}
     return {
-        "arguments": replaced("cli.train", "training_arguments", SimpleNamespace(learning_rate=0.01)),
-        "trainer": replaced("cli.train", "_trainer", "the trainer"),
-        "train": replaced("cli.train", "_train", facts),
+        "arguments": replaced("tasks.captioning.train", "training_arguments", SimpleNamespace(learning_rate=0.01)),
+        "trainer": replaced("tasks.captioning.train", "_trainer", "the trainer"),
+        "train": replaced("tasks.captioning.train", "_train", facts),
         "close": replaced("training.setup", "close_process_group"),
     }
 
@@ -150,7 +150,7 @@ def test_the_devices_that_are_there_are_used(tmp_path, monkeypatch):
 
     made = []
     monkeypatch.setattr(
-        "hf_curriculum.training.arguments.CurriculumTrainingArguments.__init__",
+        "hf_curriculum.tasks.captioning.arguments.CaptioningArguments.__init__",
         lambda self, **given: made.append(given),
     )
     context = typer.main.get_command(train_app()).make_context("train", ["scored", str(tmp_path)])
@@ -171,9 +171,9 @@ def made(replaced):
     """What `_trainer` calls, by name."""
     processor = SimpleNamespace(tokenizer="tokenizer", image_processor="images")
     return {
-        "captioner": replaced("cli.train", "_captioner", ("model", processor, {})),
+        "captioner": replaced("tasks.captioning.train", "_captioner", ("model", processor, {})),
         "collator": replaced("data.collators", "CaptionCollator", "collator"),
-        "trainer": replaced("training.trainer", "CurriculumTrainer", "trainer"),
+        "trainer": replaced("tasks.captioning.trainer", "CaptioningTrainer", "trainer"),
         "processor": processor,
     }
 
@@ -235,9 +235,9 @@ def test_how_a_run_goes(replaced, tmp_path, capsys, monkeypatch, main, resume, p
     bars = replaced("studies.recipe", "disable_progress_bars")
     follow = StandIn()
     monkeypatch.setattr("hf_curriculum.studies.recipe.RunLines.follow", follow)
-    captions = replaced("cli.train", "_write_captions")
+    captions = replaced("tasks.captioning.train", "_write_captions")
     chosen = replaced("reporting.chosen", "save_chosen")
-    replaced("training.publishing", "scoring_cost", {"compute": 210})
+    replaced("training.facts", "scoring_cost", {"compute": 210})
     facts = train._train(trainer, show_plan=True)
     assert order == [
         ("train", (), {"resume_from_checkpoint": passed_on}),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_curriculum import BabySteps, Filter, Phases, curriculum_from, make_plan
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 
 SCORES = np.arange(12.0)
 

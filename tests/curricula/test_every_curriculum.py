@@ -29,7 +29,8 @@ from hf_curriculum import (
     rank_scores,
 )
 from hf_curriculum.names import BATCHES, CURRICULA
-from hf_curriculum.planning.curriculum import Observed, WrappingCurriculum
+from hf_curriculum.planning.curriculum import WrappingCurriculum
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule
 

@@ -185,7 +185,7 @@ POOLS = {
 def test_published_pools_and_budgets_with_a_filter_by_another_score(name):
     size = SETS[name]
     rng = np.random.default_rng(1)
-    ranking = rank_scores(rng.integers(3, 40, size), "high", name="caption_length")
+    ranking = rank_scores(rng.integers(3, 40, size), "high", score_column="caption_length")
     ranking = replace(ranking, columns={"clip_similarity": rng.random(size)}, easy_ends={"clip_similarity": "high"})
     for rule, passes in PUBLISHED.values():
         plan = make_plan(rule, ranking, global_batch_size=4)

@@ -120,7 +120,7 @@ ONE_HUMP = {
 def test_one_hump_is_refused(name, easy):
     values = ONE_HUMP[name](np.random.default_rng(1))
     with pytest.raises(ValueError, match=r"1,50[05] values of `s` form no two humps: .*Give `keep` a share"):
-        make_plan(Filter("auto", easy=easy), rank_scores(values, easy, name="s"), global_batch_size=4)
+        make_plan(Filter("auto", easy=easy), rank_scores(values, easy, score_column="s"), global_batch_size=4)
 
 
 def test_what_is_refused_says_what_was_found():
@@ -170,7 +170,7 @@ def test_the_plan_says_its_figure():
     values[:10] = np.nan
     mixture = fit_score_mixture(values)
     plan = make_plan(
-        Filter("auto", Phases(2)), rank_scores(values, "high", name="clip_similarity"), global_batch_size=8
+        Filter("auto", Phases(2)), rank_scores(values, "high", score_column="clip_similarity"), global_batch_size=8
     )
     share = mixture.keeps(values, "high").sum() / 990
     low, high = mixture.means

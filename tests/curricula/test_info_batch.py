@@ -18,7 +18,7 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking
 

@@ -12,7 +12,7 @@ import pytest
 from datasets import Dataset
 
 from hf_curriculum import Filter, NodeSampling, curriculum_from, make_plan, rank_scores
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.groups import Groups, read_columns
 from hf_curriculum.planning.ranking import FileOrder, Ranking
 from hf_curriculum.planning.stage import NodeStage

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hf_curriculum import Filter, SelfPaced, curriculum_from, make_plan, rank_scores
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.ranking import Ranking
 
 nan = float("nan")

@@ -96,7 +96,7 @@ def test_reading_everything_does_not_fill_the_memory(launch, tmp_path):
     program.write_text(f"""
 import datasets
 from pathlib import Path
-from hf_curriculum import load_text
+from hf_curriculum.data.text import load_text
 datasets.config.HF_DATASETS_CACHE = Path({str(tmp_path)!r})
 def anonymous():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

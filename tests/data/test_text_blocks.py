@@ -14,7 +14,7 @@ from datasets import Dataset
 from PIL import Image
 
 from hf_curriculum import CaptionCollator, make_image_processor, train_wordpiece
-from hf_curriculum.data.text import BlockCollator, JointText, _batches, text_blocks
+from hf_curriculum.data.text_blocks import BlockCollator, JointText, _block_batches, text_blocks
 
 LINES = [f"a {colour} {thing} on the table" for colour in ("red", "blue") for thing in ("ball", "cube", "cone")]
 
@@ -41,8 +41,8 @@ def test_blocks_are_the_sequence_split(tokenizer, size, count):
 
 
 def test_tokens_left_by_one_batch_of_blocks_begin_the_next(tokenizer, monkeypatch):
-    monkeypatch.setattr("hf_curriculum.data.text._LINES", 2)
-    monkeypatch.setattr("hf_curriculum.data.text._BLOCKS", 1)
+    monkeypatch.setattr("hf_curriculum.data.text_blocks._LINES", 2)
+    monkeypatch.setattr("hf_curriculum.data.text_blocks._BLOCKS", 1)
     chain = [token for line in LINES for token in tokenizer(line)["input_ids"]]
     blocks = text_blocks(Dataset.from_dict({"caption": LINES}), tokenizer, 5)
     assert np.concatenate(blocks["input_ids"][:]).tolist() == chain[: len(chain) // 5 * 5]
@@ -141,8 +141,8 @@ def test_tokens_are_as_wide_as_the_vocabulary_needs(count, kind):
 
 
 def test_blocks_are_written_as_soon_as_there_are_enough(monkeypatch):
-    monkeypatch.setattr("hf_curriculum.data.text._LINES", 1)
-    monkeypatch.setattr("hf_curriculum.data.text._BLOCKS", 2)
+    monkeypatch.setattr("hf_curriculum.data.text_blocks._LINES", 1)
+    monkeypatch.setattr("hf_curriculum.data.text_blocks._BLOCKS", 2)
     text = Dataset.from_dict({"caption": ["1 2 3", "4", "5 6 7", "8 9", "10"]})
-    found = [batch.column(0).to_pylist() for batch in _batches(text, Plain(99), 2, "caption", pa.uint16())]
+    found = [batch.column(0).to_pylist() for batch in _block_batches(text, Plain(99), 2, "caption", pa.uint16())]
     assert found == [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 10]]]

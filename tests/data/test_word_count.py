@@ -10,7 +10,8 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_curriculum.data.text import WORD_LIMIT, check_word_limit, count_words, load_text
+from hf_curriculum.data.text import load_text
+from hf_curriculum.data.text_blocks import WORD_LIMIT, check_word_limit, count_words
 
 
 @given(st.lists(st.one_of(st.none(), st.text(alphabet="ab \t\n\u00a0\u3000é.'"))))

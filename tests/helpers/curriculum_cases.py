@@ -34,7 +34,7 @@ from hf_curriculum import (
     make_plan,
     rank_scores,
 )
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.rng import hash64, mix64
@@ -193,7 +193,7 @@ def ranking_of(case: Case, size: int, seed: int = 0) -> Ranking:
     own = {name: columns[name] for name in wanted}
     if not rule.needs_scores:
         return replace(Ranking.unordered(size), columns=own)
-    ranked = rank_scores(columns[case.score], rule.easy or "low", unscored=rule.unscored, name=case.score)
+    ranked = rank_scores(columns[case.score], rule.easy or "low", unscored=rule.unscored, score_column=case.score)
     return replace(ranked, columns=own)
 
 

@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 from torch import nn
 
-from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments
+from hf_curriculum import CurriculumTrainer
 
 
 class Net(nn.Module):
@@ -39,9 +39,9 @@ def data() -> Dataset:
 
 @pytest.fixture
 def make_trainer(tmp_path, data):
-    """`make_trainer(curriculum, **arguments)`; `trainer={...}` goes to the trainer itself."""
+    """`make_trainer(curriculum, **arguments)`; `trainer={...}` goes to the trainer itself, `kind` is its class."""
 
-    def make(curriculum=None, *, trainer=None, **arguments):
+    def make(curriculum=None, *, trainer=None, kind=CurriculumTrainer, **arguments):
         settings = {
             "output_dir": str(tmp_path / "out"),
             "per_device_train_batch_size": 4,
@@ -54,7 +54,7 @@ def make_trainer(tmp_path, data):
             **arguments,
         }
         torch.manual_seed(0)
-        args = CurriculumTrainingArguments(curriculum=curriculum, **settings)
-        return CurriculumTrainer(**{"model": Net(), "args": args, "train_dataset": data, **(trainer or {})})
+        args = kind.args_class(curriculum=curriculum, **settings)
+        return kind(**{"model": Net(), "args": args, "train_dataset": data, **(trainer or {})})
 
     return make

@@ -153,7 +153,9 @@ def test_a_model_with_its_curriculum_and_card(hub, trainer, other_user):
 def test_a_captioner_on_regions_is_pushed_with_the_detector_that_reads_photos(hub, trainer, other_user):
     trainer.run("""
         from transformers import ViTConfig, ViTModel
-        from hf_curriculum import UpDownConfig, UpDownForCausalLM, extract_regions, train_word_tokenizer
+        from hf_curriculum.data.regions.extract import extract_regions
+        from hf_curriculum.data.tokenizer import train_word_tokenizer
+        from hf_curriculum.tasks.captioning import UpDownConfig, UpDownForCausalLM
         torch.manual_seed(0)
         sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
         ViTModel(ViTConfig(hidden_size=8, image_size=16, patch_size=8, **sizes)).save_pretrained("tower")

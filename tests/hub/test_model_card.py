@@ -23,7 +23,8 @@ from hf_curriculum.markdown import END, START
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.training.checkpoints import named_on_hub
-from hf_curriculum.training.publishing import _hardware, _image_processor, _processor_class, gather_facts
+from hf_curriculum.training.facts import _hardware, _processor_class, gather_facts
+from hf_curriculum.training.setup import image_processor_of
 
 
 class Net(nn.Module):
@@ -430,7 +431,7 @@ BOTH = SimpleNamespace(tokenizer=TOKENIZER, image_processor=IMAGES)
 )
 def test_what_loads_what_is_saved_beside_the_model(given, collator, model, images, name):
     trainer = SimpleNamespace(processing_class=given, data_collator=collator)
-    assert _image_processor(trainer) is images
+    assert image_processor_of(trainer) is images
     assert _processor_class(trainer, AutoConfig.for_model(model)) == name
 
 

@@ -92,7 +92,7 @@ def test_bad_requests_are_refused():
     with pytest.raises(ValueError, match="3 examples cannot fill 4 buckets by rank"):
         cut_buckets(rank_scores(np.arange(3)), 4)
     with pytest.raises(ValueError, match=r"All 5 scored rows have the same `n`, 3: it orders nothing"):
-        cut_buckets(rank_scores(np.full(5, 3), name="n"), 2, "value")
+        cut_buckets(rank_scores(np.full(5, 3), score_column="n"), 2, "value")
     with pytest.raises(ValueError, match="None of the 3 rows has a score: it orders nothing, and 2 buckets"):
         cut_buckets(Ranking.unordered(3), 2)
     with pytest.raises(ValueError, match="All 1 scored rows"):

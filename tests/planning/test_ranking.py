@@ -55,7 +55,7 @@ def test_unscored_rows_stand_last_or_are_dropped_or_refused():
     assert (last.order.tolist(), last.num_scored, last.num_unscored) == ([2, 0, 1, 3, 4], 2, 3)
     assert rank_scores(scores, unscored="drop").order.tolist() == [2, 0]
     with pytest.raises(ValueError, match=r"3 of 5 rows have no finite `s` \(rows \[1, 3, 4\]"):
-        rank_scores(scores, unscored="error", name="s")
+        rank_scores(scores, unscored="error", score_column="s")
 
 
 def test_nothing_to_order_is_said():
@@ -64,7 +64,7 @@ def test_nothing_to_order_is_said():
     with pytest.raises(ValueError, match="None of the 2 rows has a finite score, so there is no order"):
         rank_scores(np.array([np.nan, np.inf]))
     with pytest.raises(ValueError, match="None of the 2 rows has a finite `s`, so there is no order"):
-        rank_scores(np.array([np.nan, np.inf]), name="s")
+        rank_scores(np.array([np.nan, np.inf]), score_column="s")
     with pytest.raises(ValueError, match="easy='hard' was given"):
         rank_scores(np.array([1.0]), "hard")
     with pytest.raises(ValueError, match="unscored='skip' was given"):
@@ -197,7 +197,7 @@ def test_equal_large_scores_keep_the_order_of_the_data(easy):
 
 
 def test_phases_of_time_stamps_have_equal_sizes_and_thresholds_that_differ():
-    ranking = rank_scores(np.arange(100) + 2**25, name="t")
+    ranking = rank_scores(np.arange(100) + 2**25, score_column="t")
     assert cut_buckets(ranking, 4, "value").sizes == (25, 25, 25, 25)
     assert cut_buckets(ranking, 2, "value", thresholds=[2**25 + 33]).sizes == (34, 66)
     plan = make_plan(Phases(4, cut="value"), ranking, global_batch_size=5)

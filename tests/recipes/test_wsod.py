@@ -134,7 +134,7 @@ def test_curricula_by_mentions_are_three_epochs_and_one():
         arms_of("--preset", "cc", "--table", "table1")[0]["Curriculum, mentioned objects"]["curriculum"]
     )
     mentions = np.random.default_rng(0).integers(1, 5, 1000)
-    plan = make_plan(rule, rank_scores(mentions, "high", name="object_mentions"), global_batch_size=4)
+    plan = make_plan(rule, rank_scores(mentions, "high", score_column="object_mentions"), global_batch_size=4)
     assert [stage.pool_size for stage in plan.stages] == [(mentions > 1).sum(), 1000]
     assert plan.num_draws - plan.num_filled == 3 * (mentions > 1).sum() + 1000
 

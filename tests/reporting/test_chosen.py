@@ -31,7 +31,7 @@ from hf_curriculum.reporting.chosen import (
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.chosen import chosen_counts, chosen_scores
 from hf_curriculum.reporting.report import Report
-from hf_curriculum.training.publishing import read_run, training_report
+from hf_curriculum.training.report import read_run, training_report
 
 
 @pytest.fixture

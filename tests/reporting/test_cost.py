@@ -8,7 +8,7 @@ import pytest
 from hf_curriculum import IID, OnlineSelection, Phases, SelfPaced, make_plan
 from hf_curriculum.reporting.figures.growth import phase_starts, plan_growth, pools_of
 from hf_curriculum.reporting.run_sections import cost_at
-from hf_curriculum.training.publishing import read_run
+from hf_curriculum.training.report import read_run
 
 
 @pytest.mark.parametrize(

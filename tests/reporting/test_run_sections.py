@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hf_curriculum import IID, BabySteps, make_plan
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_training
 

@@ -31,7 +31,8 @@ from hf_curriculum import (
 )
 from hf_curriculum.config import kind_of
 from hf_curriculum.training.checkpoints import read_curriculum
-from hf_curriculum.training.publishing import gather_facts, training_report
+from hf_curriculum.training.facts import gather_facts
+from hf_curriculum.training.report import training_report
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ costs a second or two and not the ten of an import. Nothing here touches torch's
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import hashlib
 import json
@@ -56,6 +57,7 @@ from hf_curriculum.tasks.alignment import ContrastiveTrainer
 from hf_curriculum.tasks.captioning import (
     AoANetConfig,
     AoANetForCausalLM,
+    CaptioningTrainer,
     RegionTransformerConfig,
     RegionTransformerForCausalLM,
     SelfCriticalTrainer,
@@ -155,6 +157,10 @@ class Recorded(CurriculumTrainer):
         mine = self.args.process_index == self.job.get("kill_rank", 0)
         if self.job.get("kill_in_save") == [self.state.global_step, place] and mine:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RecordedCaptions(Recorded, CaptioningTrainer):
+    """Likewise, with captioners' schedules and text generated in evaluation."""
 
 
 class RecordedSamples(Recorded, SelfCriticalTrainer):
@@ -318,7 +324,14 @@ def train(job: dict) -> None:
         **job.get("settings", {}),
     }
     rule = curriculum_from(job["curriculum"])
-    args = CurriculumTrainingArguments(
+    stock = {one.name for one in dataclasses.fields(CurriculumTrainingArguments)}
+    captions = not {*settings} <= stock or settings["lr_scheduler_type"] == "step"
+    trainer_class = RecordedCaptions if captions else Recorded
+    if job["task"].startswith("self_critical"):
+        trainer_class = RecordedSamples
+    if job["task"] == "aligner":
+        trainer_class = RecordedPairs
+    args = trainer_class.args_class(
         job["out"],
         curriculum=rule,
         score_column=job.get("score_column", "difficulty"),
@@ -335,8 +348,6 @@ def train(job: dict) -> None:
         remove_unused_columns=False,
         **settings,
     )
-    trainer_class = RecordedSamples if job["task"].startswith("self_critical") else Recorded
-    trainer_class = RecordedPairs if job["task"] == "aligner" else trainer_class
     trainer = trainer_class(args=args, **make_task(job))
     trainer.job = job
     if job.get("resume"):

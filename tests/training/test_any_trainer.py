@@ -363,7 +363,7 @@ def test_classes_in_the_wrong_order_and_arguments_of_another_trainer_are_refused
 def test_a_run_without_arguments_or_with_stock_ones_has_no_curriculum(tmp_path, monkeypatch):
     trainer_class, parts, data = with_curriculum(SFTTrainer), OTHERS.sft_parts(), OTHERS.make_data("sft")
     given = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "lr_scheduler_type": "cosine"}
-    unlike = CurriculumTrainingArguments(**given, global_batch_size=4, max_grad_value=1.0)
+    unlike = CurriculumTrainingArguments(**given, global_batch_size=4, max_grad_norm=0.5)
     for args in (SFTConfig(**given, max_length=7), TrainingArguments(**given, max_steps=12), unlike):
         trainer = trainer_class(args=args, train_dataset=data, **parts)
         assert type(trainer.args) is trainer_class.args_class

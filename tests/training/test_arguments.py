@@ -9,6 +9,7 @@ import pytest
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_curriculum import IID, CurriculumTrainingArguments, Phases
+from hf_curriculum.tasks.captioning import CaptioningArguments
 from hf_curriculum.training import arguments
 
 
@@ -62,10 +63,10 @@ def test_edges_of_limits_and_of_what_needs_another_option(tmp_path):
     out = str(tmp_path)
     assert CurriculumTrainingArguments(out, report_to=[], num_train_epochs=0.01, max_seconds=0.01).max_seconds == 0.01
     with pytest.raises(ValueError, match=r"generation_sets=\['a'\] was given without predict_with_generate=True"):
-        CurriculumTrainingArguments(out, report_to=[], generation_sets=["a"])
-    args = CurriculumTrainingArguments(out, report_to=[], generation_sets=["a"], predict_with_generate=True)
+        CaptioningArguments(out, report_to=[], generation_sets=["a"])
+    args = CaptioningArguments(out, report_to=[], generation_sets=["a"], predict_with_generate=True)
     assert args.generation_sets == ["a"]
-    assert CurriculumTrainingArguments(out, report_to=[], predict_with_generate=True).generation_sets is None
+    assert CaptioningArguments(out, report_to=[], predict_with_generate=True).generation_sets is None
     assert args.__getstate__() == {**vars(args), "hub_token": None}
 
 

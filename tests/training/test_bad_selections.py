@@ -36,7 +36,7 @@ from hf_curriculum import (
     train_wordpiece,
     with_curriculum,
 )
-from hf_curriculum.data.text import JointText
+from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.training.joint_text import JointTextTrainer

@@ -10,8 +10,6 @@ import torch
 
 from hf_curriculum import (
     CaptionCollator,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
     NounCount,
     Phases,
     add_scores,
@@ -22,7 +20,7 @@ from hf_curriculum import (
 from hf_curriculum.data.collators import Augment
 from hf_curriculum.evaluation.nouns import gold_nouns
 from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
-from hf_curriculum.tasks.captioning import caption_compute_metrics
+from hf_curriculum.tasks.captioning import CaptioningArguments, CaptioningTrainer, caption_compute_metrics
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def make(scenes, tmp_path):
             )
             model = git_from_config(config)
         settings = {"per_device_train_batch_size": 16, "report_to": [], "use_cpu": True, "disable_tqdm": True}
-        args = CurriculumTrainingArguments(
+        args = CaptioningArguments(
             str(tmp_path / "out"),
             **{
                 **settings,
@@ -54,7 +52,7 @@ def make(scenes, tmp_path):
                 **arguments,
             },
         )
-        return CurriculumTrainer(
+        return CaptioningTrainer(
             model,
             args,
             data_collator=CaptionCollator(tokenizer, make_image_processor(32), max_length=20, augment=augment),

@@ -20,7 +20,8 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import hf_curriculum
 from hf_curriculum import IID, BabySteps, CurriculumTrainer, CurriculumTrainingArguments, Phases, SelfPaced, make_plan
-from hf_curriculum.planning.curriculum import Curriculum, Observed
+from hf_curriculum.planning.curriculum import Curriculum
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.training.checkpoints import (

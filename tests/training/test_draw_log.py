@@ -10,7 +10,7 @@ from curriculum_cases import CASES, plan_of, rounds
 from transformers import TrainerCallback
 
 from hf_curriculum import IID, BabySteps, Growing, Phases, SelfPaced, make_plan
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.training.callbacks import DrawLog, phase_line
 

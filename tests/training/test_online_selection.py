@@ -37,7 +37,7 @@ from hf_curriculum import (
     make_plan,
 )
 from hf_curriculum.rng import hash64
-from hf_curriculum.training.selection import choice_key
+from hf_curriculum.training.selection import SelectionAudit, choice_key
 
 BATCH, STEPS, RATE = 4, 6, 0.01
 
@@ -260,7 +260,7 @@ def test_the_model_values_without_dropout_and_gradients_and_is_trained_with_them
 
 @pytest.mark.parametrize("every", [2, 3])
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_with_score_every_the_model_before_the_first_of_the_steps_chooses(tmp_path, every, accumulation):
+def test_with_score_every_the_model_before_the_first_of_the_steps_chooses(tmp_path, monkeypatch, every, accumulation):
     """Steps of a round: those of the next one are not known before it begins."""
     rule = OnlineSelection(3, "loss", then=SelfPaced(initial=0.4, epochs=7, warmup_epochs=1), score_every=every)
     valued = []
@@ -279,11 +279,13 @@ def test_with_score_every_the_model_before_the_first_of_the_steps_chooses(tmp_pa
     size = {"per_device_train_batch_size": BATCH // accumulation, "gradient_accumulation_steps": accumulation}
     trainer = captions_trainer(rule, tmp_path, kind=Noting, **size)
     seen = []
-    note = trainer.note_choice
-    trainer.note_choice = lambda step, rows, values: (
-        seen.append((trainer.state.global_step, step)),
-        note(step, rows, values),
-    )
+    note = SelectionAudit.note
+
+    def noted(audit, step, rows, values):
+        seen.append((trainer.state.global_step, step))
+        note(audit, step, rows, values)
+
+    monkeypatch.setattr(SelectionAudit, "note", noted)
     trainer.train()
     begins = [entry["step"] for entry in trainer.plan.log]
     expected, first = [], 0

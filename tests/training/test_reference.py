@@ -12,7 +12,7 @@ from selection_task import captioned, captions_trainer
 from hf_curriculum import IID, OnlineSelection, make_plan
 from hf_curriculum.fingerprint import sketch_texts
 from hf_curriculum.provenance import ScoreProvenance, append_columns
-from hf_curriculum.training.publishing import gather_facts, scoring_cost
+from hf_curriculum.training.facts import gather_facts, scoring_cost
 from hf_curriculum.training.setup import reference_compute
 
 RULE = OnlineSelection(2, "reducible_loss", "reference_loss", then=IID(epochs=2))

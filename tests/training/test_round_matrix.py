@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from hf_curriculum import BabySteps, CurriculumSampler, make_plan
 from hf_curriculum.data.seeding import IndexedDataset
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.training.trainer import RoundReader
 

@@ -13,7 +13,7 @@ from tiny_models import region_store
 
 from hf_curriculum import CaptionCollator, train_wordpiece
 from hf_curriculum.data.image_inputs import RegionInputs
-from hf_curriculum.data.text import JointText
+from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.training.selection import is_image, select_rows
 
 KEPT = np.array([5, 0, 3])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader
 
 from hf_curriculum import IID, BabySteps, CurriculumSampler, OnlineSelection, Phases, make_plan
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 
 PLAN = make_plan(Phases(3, 1), np.arange(30.0), global_batch_size=8)
 

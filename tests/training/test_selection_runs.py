@@ -111,7 +111,7 @@ def test_killed_at_random_places_no_run_diverges(launch, tmp_path):
         folder.mkdir()
         runs.append((folder, *jobs_of(number, chance, folder)))
     (tmp_path / "jobs.json").write_text(json.dumps([job for *_, jobs in runs for job in jobs]))
-    launch(PROGRAM.parents[1] / "crash_runs.py", tmp_path / "jobs.json", timeout=600)
+    launch(PROGRAM.with_name("crash_runs.py"), tmp_path / "jobs.json", timeout=600)
     killed = 0
     for folder, processes, _ in runs:
         whole, other = (CRASH.outcome(f"{folder}/{name}.log", processes) for name in ("whole", "killed"))

@@ -11,19 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from hf_curriculum import (
-    ByImage,
-    CaptionCollator,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
-    Phases,
-    make_image_processor,
-    make_scenes,
-    train_wordpiece,
-)
+from hf_curriculum import ByImage, CaptionCollator, Phases, make_image_processor, make_scenes, train_wordpiece
 from hf_curriculum.data.collators import Augment
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.tasks.captioning import caption_compute_metrics
+from hf_curriculum.tasks.captioning import CaptioningArguments, CaptioningTrainer, caption_compute_metrics
 from hf_curriculum.training.setup import close_process_group
 
 SIZES = {"image_size": 32, "hidden_size": 16, "vision_layers": 1, "text_layers": 2, "num_attention_heads": 2}
@@ -40,7 +31,7 @@ def build(folder, *, share, augment=None, dropout=0.0, metrics=False, **settings
     model.git.image_encoder.register_forward_hook(
         lambda module, args, kwargs, output: counted.append(len(kwargs["pixel_values"])), with_kwargs=True
     )
-    args = CurriculumTrainingArguments(
+    args = CaptioningArguments(
         str(folder),
         curriculum=Phases(2, 1, easy="low", batches=ByImage(5)),
         score_column="difficulty",
@@ -54,7 +45,7 @@ def build(folder, *, share, augment=None, dropout=0.0, metrics=False, **settings
         ddp_backend="gloo" if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None,
         **{"per_device_train_batch_size": 10, "save_strategy": "no", **settings},
     )
-    trainer = CurriculumTrainer(
+    trainer = CaptioningTrainer(
         model,
         args,
         data_collator=CaptionCollator(

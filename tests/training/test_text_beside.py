@@ -18,7 +18,7 @@ from hf_curriculum import (
     make_scenes,
     train_wordpiece,
 )
-from hf_curriculum.data.text import JointText
+from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.scenes.captions import scene_lines
 from hf_curriculum.training.joint_text import JointTextTrainer

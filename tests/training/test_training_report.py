@@ -15,7 +15,7 @@ from hf_curriculum import IID, BabySteps, Phases, make_plan, rank_scores
 from hf_curriculum.reporting.html import percent
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_scores_section, add_training
-from hf_curriculum.training.publishing import read_run, training_report
+from hf_curriculum.training.report import read_run, training_report
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_curves_begin_where_the_caption_says(figures, first, says):
     ],
 )
 def test_cuts_are_where_the_phases_have_come_to(figures, curriculum, rows, cuts):
-    plan = make_plan(curriculum, rank_scores(np.arange(40.0), name="s"), global_batch_size=4).to_dict()
+    plan = make_plan(curriculum, rank_scores(np.arange(40.0), score_column="s"), global_batch_size=4).to_dict()
     data = Dataset.from_dict({"caption": ["a"] * rows, "s": np.arange(rows, dtype=np.float32)})
     report = Report("t")
     add_scores_section(report, data, "s", plan)
@@ -262,7 +262,7 @@ def test_cuts_are_where_the_phases_have_come_to(figures, curriculum, rows, cuts)
 @pytest.mark.parametrize(("cut", "shares"), [("rank", [0.25] * 4), ("value", [0.375, 0.375, 0.25])])
 def test_shares_of_the_distribution_are_those_of_the_plan(figures, cut, shares):
     scores = np.repeat([2.0, 3.0, 4.0, 6.0], [15, 15, 5, 5])
-    plan = make_plan(Phases(4, cut=cut), rank_scores(scores, name="s"), global_batch_size=4).to_dict()
+    plan = make_plan(Phases(4, cut=cut), rank_scores(scores, score_column="s"), global_batch_size=4).to_dict()
     data = Dataset.from_dict({"caption": ["a"] * 40, "s": scores.astype(np.float32)})
     add_scores_section(Report("t"), data, "s", plan)
     figure = figures["scores_s"][0]

@@ -27,7 +27,7 @@ from hf_curriculum import (
 from hf_curriculum.models.git.build import add_lora, git_from_config, small_git_config
 from hf_curriculum.training.checkpoints import read_training_losses
 from hf_curriculum.training.prediction import preserve_rng_state
-from hf_curriculum.training.selection import SelectingTrainer, select_rows
+from hf_curriculum.training.selection import select_rows
 from hf_curriculum.training.weighting import TrainingLosses, reweighted, validate_weighting
 
 RULE = InfoBatch(epochs=4)
@@ -119,9 +119,9 @@ def test_images_that_captions_share_are_read_once(make_captioner):
 
 def test_the_gradient_is_that_of_the_weighted_loss(make_captioner):
     trainer = make_captioner(IID(epochs=1))
-    trainer._seen, trainer.is_in_train = TrainingLosses(24), True
+    trainer._weighting.seen, trainer.is_in_train = TrainingLosses(24), True
     weights = np.linspace(0.5, 3, 24).astype(np.float32)
-    trainer._weights_of = lambda rows: torch.from_numpy(weights)[rows]
+    trainer._weighting._of = lambda rows: torch.from_numpy(weights)[rows]
     batch = dict(next(iter(trainer.get_train_dataloader())))
     trainer._rows_of_batch = rows = batch.pop("example_index")
     model, num_items = trainer.model.train(), torch.tensor(77)
@@ -255,7 +255,7 @@ def test_it_resumes_bit_for_bit_from_every_step(make, tmp_path):
         assert list(resumed.plan.log) == list(whole.plan.log)
         assert losses_of(resumed) == losses_of(whole)
         assert (tmp_path / "out" / "draws-rank0.jsonl").read_text() == rows
-        assert np.array_equal(resumed._seen.packed, whole._seen.packed)
+        assert np.array_equal(resumed._weighting.seen.packed, whole._weighting.seen.packed)
         for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
             assert torch.equal(ours, theirs)
 
@@ -277,14 +277,15 @@ def test_a_run_that_had_ended_reads_no_batch(make, monkeypatch):
     monkeypatch.setattr(Trainer, "get_batch_samples", lambda self, iterator, number, device: number)
     for step, batches in ((trainer.plan.known_steps - 1, 2), (trainer.plan.known_steps, 0)):
         trainer.state.global_step = step
-        assert SelectingTrainer.get_batch_samples(trainer, iter(()), 2, "cpu") == batches
+        trainer._reader = SimpleNamespace(iterator=iter(()), is_current=lambda plan: True)
+        assert trainer.get_batch_samples(iter(()), 2, "cpu") == batches
 
 
 def test_other_runs_are_left_alone(make, tmp_path):
     trainer = make(IID(epochs=1), save_strategy="steps", save_steps=3)
     for _, loss, plain, _, _ in compare(trainer, lambda *given: 0.0):
         assert loss == plain
-    assert trainer._seen is None
+    assert trainer._weighting.seen is None
     assert not (tmp_path / "out" / "checkpoint-3" / "curriculum_training_losses.npy").exists()
 
 
@@ -335,19 +336,19 @@ def test_a_loss_of_ones_own_is_trained_by_its_weighted_mean(make, data):
 
 def test_a_loss_of_ones_own_is_divided_by_the_batches_where_trainer_does_not(make, data):
     trainer = Hinge(make().model, make().args, train_dataset=data)
-    trainer._seen, trainer._rows_of_batch = TrainingLosses(24), torch.tensor([3, 1])
+    trainer._weighting.seen, trainer._rows_of_batch = TrainingLosses(24), torch.tensor([3, 1])
     trainer.current_gradient_accumulation_steps = 4
     given = torch.tensor([6.0, torch.nan])
     trainer.example_losses = lambda model, inputs: given
     found = {
-        (accepts, items): trainer._mean_of_own_losses(trainer.model, {}, weights, items).item()
+        (accepts, items): trainer._weighting._mean_of_own_losses(trainer.model, {}, weights, items).item()
         for accepts, items, weights in (
             (True, None, None), (True, 7, None), (False, 7, None), (False, None, torch.tensor([2.0, 5.0])),
         )
         if setattr(trainer, "model_accepts_loss_kwargs", accepts) is None
     }  # fmt: skip
     assert found == {(True, None): 3.0, (True, 7): 0.75, (False, 7): 3.0, (False, None): 6.0}
-    losses = trainer._seen.losses(SimpleNamespace(num_processes=1))
+    losses = trainer._weighting.seen.losses(SimpleNamespace(num_processes=1))
     assert losses[3] == 6.0
     assert np.isnan(losses[1])
 

@@ -253,6 +253,14 @@ class RegionProcessor(BaseImageProcessor):
             values |= {"detector": SUBFOLDER, "revision": None}
         return {**values, "image_processor_type": type(self).__name__}
 
+    def card_facts(self) -> dict[str, Any]:
+        """What a model's card says of the regions that it reads."""
+        options, view = self.to_dict(), ("box_values", "normalise", "by_area", "boxes")
+        found_by = ("threshold", "min_regions", "max_regions") if self.grid is None else ("grid",)
+        names = ("detector", "revision", *found_by, *view) if self.detector else view
+        facts = {name: options[name] for name in names if options[name] not in (None, False)}
+        return {"reads": "region_features", **facts}
+
     def __getstate__(self) -> dict[str, Any]:
         """Without a detector that can be loaded again: each process loads its own."""
         return {**vars(self), "_loaded": self._loaded if self._given else None}

@@ -288,7 +288,6 @@ class ContrastiveTrainer(CurriculumTrainer):
         unused = {
             "compute_metrics": self.compute_metrics,
             "compute_loss_func": self.compute_loss_func,
-            "predict_with_generate": args.predict_with_generate or None,
             "label_smoothing_factor": args.label_smoothing_factor or None,
         }
         for name, value in unused.items():

@@ -3,6 +3,8 @@ from hf_curriculum.tasks.captioning.models.config import AoANetConfig as AoANetC
 from hf_curriculum.tasks.captioning.models.aoanet import AoANetForCausalLM as AoANetForCausalLM
 from hf_curriculum.tasks.captioning.metrics.metrics import CaptionEvaluator as CaptionEvaluator
 from hf_curriculum.tasks.captioning.suite import CaptionSuite as CaptionSuite
+from hf_curriculum.tasks.captioning.arguments import CaptioningArguments as CaptioningArguments
+from hf_curriculum.tasks.captioning.trainer import CaptioningTrainer as CaptioningTrainer
 from hf_curriculum.tasks.captioning.models.config import RegionTransformerConfig as RegionTransformerConfig
 from hf_curriculum.tasks.captioning.models.transformer import RegionTransformerForCausalLM as RegionTransformerForCausalLM
 from hf_curriculum.tasks.captioning.self_critical import SelfCriticalTrainer as SelfCriticalTrainer

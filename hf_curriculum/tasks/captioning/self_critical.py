@@ -12,14 +12,13 @@ from torch.nn import functional
 from transformers import LogitsProcessor
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
+from hf_curriculum.tasks.captioning.trainer import CaptioningTrainer, generate_predictions
 from hf_curriculum.training.prediction import (
     TEXT_INPUTS,
     base_model,
     evaluation_mode,
-    generate_predictions,
     preserve_rng_state,
 )
-from hf_curriculum.training.trainer import CurriculumTrainer
 
 Baseline = Literal["greedy", "leave_one_out"]
 END = "<eos>"
@@ -35,7 +34,7 @@ class Reward(Protocol):
         ...
 
 
-class SelfCriticalTrainer(CurriculumTrainer):
+class SelfCriticalTrainer(CaptioningTrainer):
     """A `CurriculumTrainer` that trains a captioner on the CIDEr-D of its own samples, under any curriculum.
 
     For each image of a batch `num_samples` captions are drawn from the model, without dropout. The loss is the mean

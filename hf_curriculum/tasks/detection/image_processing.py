@@ -79,6 +79,8 @@ class WsddnImageProcessor(BaseImageProcessor):
     """
 
     model_input_names: list[str] = ["pixel_values", "proposals", "proposal_counts"]  # noqa: RUF012
+    saved_alone = True
+    """It is saved with a model that has no text."""
 
     def __init__(
         self,

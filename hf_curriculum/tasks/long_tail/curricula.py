@@ -10,17 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_curriculum.config import at_least
-from hf_curriculum.planning.curriculum import (
-    Budget,
-    Curriculum,
-    Log,
-    Observed,
-    Signal,
-    is_greater_better,
-    metric_array,
-    metric_value,
-    num_steps,
-)
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, num_steps
+from hf_curriculum.planning.deciding import Observed, Signal, is_greater_better, metric_array, metric_value
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
@@ -187,7 +178,7 @@ class _ByLevel(Curriculum):
             wanted = np.float32(level)
             start, stop = np.searchsorted(values, [wanted, np.nextafter(wanted, np.float32(np.inf))])
             if start == stop:
-                column = f"`{ranking.name}`" if ranking.name else "the level"
+                column = f"`{ranking.score_column}`" if ranking.score_column else "the level"
                 raise ValueError(
                     f"{type(self).__name__} needs examples of level {level:g}, and {column} holds "
                     f"{[round(float(value), 6) for value in found[:12]]}: that part of the schedule would have "

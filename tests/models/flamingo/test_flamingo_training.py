@@ -7,8 +7,6 @@ import torch
 
 from hf_curriculum import (
     CaptionCollator,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
     NounCount,
     Phases,
     add_scores,
@@ -18,6 +16,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
 from hf_curriculum.models.vision_features import cache_vision_features
+from hf_curriculum.tasks.captioning import CaptioningArguments, CaptioningTrainer
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +50,9 @@ def make(scenes):
             "save_strategy": "no",
             "logging_steps": 1,
         }
-        return CurriculumTrainer(
+        return CaptioningTrainer(
             model,
-            CurriculumTrainingArguments(str(folder), **{**settings, **arguments}),
+            CaptioningArguments(str(folder), **{**settings, **arguments}),
             data_collator=CaptionCollator(
                 tokenizer,
                 None if features is not None else processor,

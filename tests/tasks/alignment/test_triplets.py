@@ -13,7 +13,7 @@ from ten_sentences import SENTENCES, induce, make_pairs, many
 
 from hf_curriculum import NodeSampling, make_plan
 from hf_curriculum.fingerprint import fingerprint_rows
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.ranking import rank_dataset
 from hf_curriculum.provenance import ScoreProvenance, append_columns, attach_provenance, score_values
 from hf_curriculum.tasks.alignment import Ontology, count_stages, hold_out_instances, join_sources

@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, Phases, generate_captions
+from hf_curriculum import CaptionCollator, Phases, generate_captions
 from hf_curriculum.data.image_inputs import FeatureInputs, MissingFeaturesError, RegionInputs
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.open import open_regions
@@ -15,7 +15,7 @@ from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.tokenizer import train_word_tokenizer
 from hf_curriculum.models.git.build import add_lora
-from hf_curriculum.tasks.captioning import UpDownConfig, UpDownForCausalLM
+from hf_curriculum.tasks.captioning import CaptioningArguments, CaptioningTrainer, UpDownConfig, UpDownForCausalLM
 
 DIMS = 5
 CAPTIONS = ("a dog runs", "a red dog", "two dogs", "a cat sleeps", "the red cat", "a bird")
@@ -70,7 +70,7 @@ def make_trainer(out, inputs, callbacks=(NoStep,), model=None, **given):
     settings = {"save_strategy": "no", **{name: given.pop(name) for name in names if name in given}}
     if "save_steps" in settings:
         settings["save_strategy"] = "steps"
-    args = CurriculumTrainingArguments(
+    args = CaptioningArguments(
         str(out),
         **{"curriculum": Phases(2, 1, easy="low"), "score_column": "difficulty", **settings},
         per_device_train_batch_size=2,
@@ -81,7 +81,7 @@ def make_trainer(out, inputs, callbacks=(NoStep,), model=None, **given):
         eval_strategy="steps" if "eval_dataset" in given else "no",
         dataloader_pin_memory=False,
     )
-    return CurriculumTrainer(
+    return CaptioningTrainer(
         UpDownForCausalLM(UpDownConfig(len(TOKENIZER), **sizes)) if model is None else model,
         args,
         callbacks=[callback() for callback in callbacks],

@@ -89,8 +89,10 @@ def test_as_a_metric_among_the_others(scenes):
 def test_images_are_encoded_once_for_several_systems(scenes, monkeypatch):
     images, references = scenes
     own = [given[0] for given in references]
-    module, calls = "hf_curriculum.tasks.captioning.metrics.clip_score", []
-    monkeypatch.setattr(f"{module}.encode_images", lambda *given: calls.append(1) or encode_images(*given))
+    calls = []
+    monkeypatch.setattr(
+        "hf_curriculum.scorers.alignment.clip.encode_images", lambda *given: calls.append(1) or encode_images(*given)
+    )
     systems = {"others": [*own[1:], own[0]], "own": own}
     found = compare_captions(systems, references, ["clip_score"], images=images, resamples=50)
     assert len(calls) == 1

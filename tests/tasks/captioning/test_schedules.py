@@ -13,9 +13,10 @@ from torch import nn
 from transformers import GenerationMixin, HfArgumentParser, TrainerCallback, get_inverse_sqrt_schedule
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from hf_curriculum import IID, CurriculumTrainer, CurriculumTrainingArguments, Phases
+from hf_curriculum import IID, Phases
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.names import MODELS
+from hf_curriculum.tasks.captioning import CaptioningArguments, CaptioningTrainer
 from hf_curriculum.tasks.captioning.schedules import (
     ScheduledSampling,
     StepDecay,
@@ -161,14 +162,14 @@ def test_values_are_limited_once_gradients_are_unscaled(make_trainer, monkeypatc
 
 def test_the_norm_is_limited_as_ever_unless_values_are(tmp_path):
     def norm(**options):
-        return CurriculumTrainingArguments(str(tmp_path), report_to=[], **options).max_grad_norm
+        return CaptioningArguments(str(tmp_path), report_to=[], **options).max_grad_norm
 
     assert (norm(), norm(max_grad_norm=0.3), norm(max_grad_value=0.1)) == (1.0, 0.3, 0.0)
     assert norm(max_grad_value=0.1, max_grad_norm=5.0) == 5.0
 
 
 def test_what_is_written_on_a_command_line_is_read(tmp_path):
-    (args,) = HfArgumentParser(CurriculumTrainingArguments).parse_args_into_dataclasses(
+    (args,) = HfArgumentParser(CaptioningArguments).parse_args_into_dataclasses(
         [
             *("--output_dir", str(tmp_path), "--report_to", "none", "--lr_scheduler_type", "step"),
             *("--lr_scheduler_kwargs", '{"rate": 0.5}', "--max_grad_value", "0.1"),
@@ -178,7 +179,7 @@ def test_what_is_written_on_a_command_line_is_read(tmp_path):
     assert (args.lr_scheduler_type, args.lr_scheduler_kwargs, args.max_grad_value) == ("step", {"rate": 0.5}, 0.1)
     assert args.scheduled_sampling == {"max": 0.5}
     written = json.loads(args.to_json_string())
-    again = CurriculumTrainingArguments(
+    again = CaptioningArguments(
         str(tmp_path), report_to=[], **{name: written[name] for name in ("lr_scheduler_type", "lr_scheduler_kwargs")}
     )
     assert again.lr_scheduler_type == args.lr_scheduler_type
@@ -236,7 +237,7 @@ def test_a_learning_rate_rises_and_then_decays():
 )
 def test_schedules_that_cannot_be_are_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
-        CurriculumTrainingArguments(str(tmp_path), report_to=[], **options)
+        CaptioningArguments(str(tmp_path), report_to=[], **options)
 
 
 class Sampler(nn.Module):
@@ -303,11 +304,11 @@ def test_label_smoothing_is_the_references_divergence_but_for_a_constant(tmp_pat
     ids = torch.tensor([[2, 7, 8, 3], [2, 9, 3, 0]])
     labels = torch.tensor([[2, 7, 8, 3], [2, 9, 3, -100]])
     batch = {"input_ids": ids, "pixel_values": torch.rand(2, 3, 32, 32), "labels": labels}
-    args = CurriculumTrainingArguments(
+    args = CaptioningArguments(
         # The reference gives the right word 1 - s, the others s/(V - 1) each; transformers shares s among all.
         str(tmp_path), label_smoothing_factor=smoothing * size / (size - 1), use_cpu=True, report_to=[],
     )  # fmt: skip
-    trainer = CurriculumTrainer(model, args, train_dataset=Dataset.from_dict({"labels": [0]}))
+    trainer = CaptioningTrainer(model, args, train_dataset=Dataset.from_dict({"labels": [0]}))
     with torch.no_grad():
         loss = trainer.compute_loss(model, dict(batch))
         log = model(**{**batch, "labels": None}).logits[:, :-1].log_softmax(-1)[labels[:, 1:] != -100]

@@ -16,7 +16,6 @@ from hf_curriculum import (
     IID,
     ByImage,
     CaptionCollator,
-    CurriculumTrainingArguments,
     Phases,
     SelfPaced,
     make_image_processor,
@@ -24,7 +23,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.tasks.captioning import SelfCriticalTrainer
+from hf_curriculum.tasks.captioning import CaptioningArguments, SelfCriticalTrainer
 from hf_curriculum.tasks.captioning.self_critical import _SAMPLES, END, _captions_by_image, _until_end
 
 LENGTH = 7
@@ -63,7 +62,7 @@ def make(tmp_path):
             "save_strategy": "no", "logging_steps": 1, "generation_max_length": LENGTH, "max_grad_norm": 0.0,
             "dataloader_pin_memory": False, "max_steps": 1, "learning_rate": 1e-3,
         }  # fmt: skip
-        args = CurriculumTrainingArguments(
+        args = CaptioningArguments(
             str(tmp_path / "out"), curriculum=IID() if rule is None else rule, **{**settings, **arguments}
         )
         options = {"num_samples": 3, "reward": NaiveCider(WORDS), **(trainer or {})}

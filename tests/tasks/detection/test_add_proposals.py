@@ -376,7 +376,8 @@ def test_coco_s_photographs(test_data, capsys):
 
 KILLED = """
 import json, os, signal, sys
-from hf_curriculum import SelectiveSearch, add_proposals, make_scenes
+from hf_curriculum import make_scenes
+from hf_curriculum.tasks.detection import SelectiveSearch, add_proposals
 import hf_curriculum.parts as parts
 
 folder, stop, num_proc = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

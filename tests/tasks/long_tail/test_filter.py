@@ -224,7 +224,7 @@ import os, signal, sys
 sys.path[:0] = {helpers!r}
 import numpy as np
 from test_filter import Grey, spectrum
-from hf_curriculum import filter_spectrum
+from hf_curriculum.tasks.long_tail import filter_spectrum
 
 after, calls = int(sys.argv[2]), []
 class Killed(Grey):

@@ -348,7 +348,7 @@ import os, signal, sys
 sys.path.insert(0, {helpers!r})
 import torch
 torch.set_num_threads(1)
-from hf_curriculum import PixelDiffusionPipeline, generate_spectrum
+from hf_curriculum.tasks.long_tail import PixelDiffusionPipeline, generate_spectrum
 from spectrum_data import labelled_scenes, tiny_pipeline
 
 folder, after = sys.argv[1], int(sys.argv[2])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hf_curriculum import Filter, curriculum_from, make_plan, rank_scores
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule
 
 nan = float("nan")

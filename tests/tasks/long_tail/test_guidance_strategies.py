@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hf_curriculum import curriculum_from, make_plan, rank_scores
-from hf_curriculum.planning.curriculum import Observed
+from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.tasks.long_tail import AdaptiveGuidance, GuidanceSchedule
 
 # 3 images of level 0.1, 4 of 0.3, 2 of 0.5; 9 real ones that are not hard, and 2 that are.

@@ -278,4 +278,4 @@ def test_the_card_shows_the_grid_and_photographs_only_when_asked(real, drawn, jo
         shown = Image.open(io.BytesIO(card.files()["figures/spectrum.png"]))
         assert shown.size == spectrum_grid(data if thumbnails else drawn).size
     scored = real.add_column("noun_count", [0.0] * 10)
-    assert "spectrum.png" not in DataCard("me/real", {"train": scored}, "train")._spectrum()
+    assert "spectrum.png" not in DataCard("me/real", {"train": scored}, "train")._summary()

@@ -71,6 +71,13 @@ class RegionCaptionerPreTrainedModel(PreTrainedModel):
     _skip_keys_device_placement = [CACHE_NAME, "image_features"]  # noqa: RUF012
     _supports_sdpa = True
 
+    def card_facts(self) -> dict[str, Any] | None:
+        """What a model's card says of how images are read; None where regions are stored."""
+        vision = self.config.vision_config
+        if vision is None:
+            return None
+        return {"reads": "pixel_values", "vision_model": vision.model_type, "trained": self.config.train_vision}
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """As `torch` does; `transformers` keeps what was loaded as it is."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +21,14 @@ from hf_curriculum.config import digest, write_atomically
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.markdown import table
 from hf_curriculum.parts import data_digest, launched, wait_for_files
-from hf_curriculum.provenance import append_columns, numeric_column, read_column
+from hf_curriculum.provenance import append_columns, numeric_column, read_column, score_values
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scoring.sharded import add_scores_sharded
 from hf_curriculum.tasks.long_tail.generation.generate import PROMPT, SEED, validate_pair_scorer
 from hf_curriculum.tasks.long_tail.generation.prompts import class_of_rows, prompt_choices
+
+if TYPE_CHECKING:
+    from hf_curriculum.hub.data_card import DataCard
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -72,6 +77,20 @@ def spectrum_grid(data: Dataset, sources: int | Sequence[str] = 6, tile: int = _
     else:
         chosen = chosen[:sources]
     return _paint(data, chosen, first, levels, tile)
+
+
+def spectrum_section(card: DataCard) -> str:
+    """A section of a data card: the grid from prompt to photograph; the photographs with `thumbnails` only."""
+    data = card.dataset
+    if not {IMAGE, SOURCE_ID}.issubset(data.column_names):
+        return ""
+    drawn = np.flatnonzero(score_values(data, GUIDANCE) < _REAL)
+    if not len(drawn):
+        return ""
+    file = io.BytesIO()
+    spectrum_grid(data if card.thumbnails else data.select(drawn)).save(file, "png")
+    path = card.add_image("spectrum.png", file.getvalue())
+    return f"Generated images by their level of guidance, from the prompt to the photograph:\n\n![grid]({path})"
 
 
 def distance_to_source(data: Dataset) -> dict[float, float]:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from hf_curriculum.data.image_inputs import ImageInputs
-    from hf_curriculum.training.arguments import CurriculumTrainingArguments
-    from hf_curriculum.training.trainer import CurriculumTrainer
+    from hf_curriculum.tasks.captioning.arguments import CaptioningArguments
+    from hf_curriculum.tasks.captioning.trainer import CaptioningTrainer
 
 VALIDATION = 0.05
 """The share of the images that is held out where the data has no split `validation` and none is named."""
@@ -210,12 +210,12 @@ train_command.options = {"cls": TrainCommand, "context_settings": {"allow_extra_
 
 def training_arguments(
     context: typer.Context, *, output_dir: str, batch_size: int, resume: bool, **given: Any
-) -> CurriculumTrainingArguments:
+) -> CaptioningArguments:
     """The command's options, and further flags of `TrainingArguments`, which hold against the command's defaults."""
     import torch
 
     from hf_curriculum.studies.recipe import FlagParser
-    from hf_curriculum.training.arguments import CurriculumTrainingArguments
+    from hf_curriculum.tasks.captioning.arguments import CaptioningArguments
     from hf_curriculum.training.checkpoints import is_complete
 
     class Flags(FlagParser):
@@ -237,7 +237,7 @@ def training_arguments(
         **given,
     }
     options = [option for parameter in context.command.params for option in parameter.opts]
-    parser = Flags([CurriculumTrainingArguments], others=options)
+    parser = Flags([CaptioningArguments], others=options)
     from_file = context.meta.get(_FROM_FILE, {})
     if unknown := sorted(set(from_file) - parser.fields):
         hints = "".join(f" ({hint})" for name in unknown if (hint := parser.nearest(name)))
@@ -257,7 +257,7 @@ def training_arguments(
             f"{output_dir} holds checkpoints of an earlier run, which this one would delete or be taken for. Pass "
             "--resume to continue it, or name another folder."
         )
-    return CurriculumTrainingArguments(**parsed)
+    return CaptioningArguments(**parsed)
 
 
 def _say_result(facts: Mapping[str, Any], learning_rate: float, as_json: bool) -> None:
@@ -368,17 +368,17 @@ def _check_model(context: typer.Context) -> None:
 def _trainer(
     data: Dataset,
     held_out: Dataset | None,
-    args: CurriculumTrainingArguments,
+    args: CaptioningArguments,
     options: Mapping[str, Any],
     validation: float,
-) -> CurriculumTrainer:
+) -> CaptioningTrainer:
     """A captioner, new or loaded, with its data; `options` are the command's."""
     from datasets import DatasetDict
     from transformers import set_seed
 
     from hf_curriculum.data.captions import hold_out
     from hf_curriculum.data.collators import CaptionCollator
-    from hf_curriculum.training.trainer import CurriculumTrainer
+    from hf_curriculum.tasks.captioning.trainer import CaptioningTrainer
 
     set_seed(args.seed)
     if held_out is None:
@@ -388,7 +388,7 @@ def _trainer(
     captioner, processor, stored = _captioner(parts, options)
     images = None if stored else processor.image_processor
     collator = CaptionCollator(processor.tokenizer, images, max_length=options["max_length"], **stored)
-    return CurriculumTrainer(
+    return CaptioningTrainer(
         captioner,
         args,
         data_collator=collator,
@@ -398,7 +398,7 @@ def _trainer(
     )
 
 
-def _evaluated(held_out: Dataset, args: CurriculumTrainingArguments) -> Dataset | dict[str, Dataset]:
+def _evaluated(held_out: Dataset, args: CaptioningArguments) -> Dataset | dict[str, Dataset]:
     """The held-out pairs; where text is generated also each of their images once, whose captions are scored."""
     from hf_curriculum.data.grouping import one_row_per_image
 
@@ -444,11 +444,11 @@ def _check_stored(parts: Mapping[str, Dataset], inputs: ImageInputs) -> None:
         inputs.validate(part, split)
 
 
-def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | None:
+def _train(trainer: CaptioningTrainer, show_plan: bool) -> Mapping[str, Any] | None:
     """Trains, saves and pushes the model; the main process gets the losses, the others None."""
     from hf_curriculum.reporting.chosen import save_chosen
     from hf_curriculum.studies.recipe import RunLines, disable_progress_bars
-    from hf_curriculum.training.publishing import scoring_cost
+    from hf_curriculum.training.facts import scoring_cost
 
     output = trainer.args.output_dir
     if trainer.args.disable_tqdm:
@@ -480,7 +480,7 @@ def _train(trainer: CurriculumTrainer, show_plan: bool) -> Mapping[str, Any] | N
     }
 
 
-def _write_captions(trainer: CurriculumTrainer, folder: Path, most: int = 10) -> None:
+def _write_captions(trainer: CaptioningTrainer, folder: Path, most: int = 10) -> None:
     """Held-out images and what the model writes to them, for the report and to try the model on."""
     from hf_curriculum.columns import IMAGE, IMAGE_ID
     from hf_curriculum.data.grouping import one_row_per_image

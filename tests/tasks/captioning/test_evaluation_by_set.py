@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,23 +13,25 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import Seq2SeqTrainer, VisionEncoderDecoderModel
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, VisionEncoderDecoderModel
 
 from hf_curriculum import (
     BabySteps,
     CaptionCollator,
-    CurriculumTrainer,
-    CurriculumTrainingArguments,
     make_image_processor,
     make_scenes,
     train_wordpiece,
-    with_curriculum,
 )
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.tasks.captioning import caption_compute_metrics, caption_metrics
-from hf_curriculum.training import evaluation
-from hf_curriculum.training.evaluation import METRICS, references_of
+from hf_curriculum.tasks.captioning import (
+    CaptioningArguments,
+    CaptioningTrainer,
+    caption_compute_metrics,
+    caption_metrics,
+)
+from hf_curriculum.tasks.captioning import trainer as evaluation
+from hf_curriculum.tasks.captioning.trainer import METRICS, references_of
 from hf_curriculum.training.setup import close_process_group
 
 LENGTH = 8
@@ -83,10 +86,10 @@ def build(folder, sets=SETS, compute_metrics=None, collator=None, rule=None, **a
         "disable_tqdm": True, "save_strategy": "no", "learning_rate": 0.01, "predict_with_generate": True,
         "generation_max_length": LENGTH, "dataloader_pin_memory": False,
     }  # fmt: skip
-    args = CurriculumTrainingArguments(
+    args = CaptioningArguments(
         str(folder), curriculum=rule, score_column=rule and "difficulty", **{**settings, **arguments}
     )
-    return CurriculumTrainer(
+    return CaptioningTrainer(
         model,
         args,
         data_collator=collator or CaptionCollator(TOKENIZER, make_image_processor(32), max_length=20),
@@ -118,7 +121,7 @@ BOTH = [[SETS["images"][row]["caption"], f"a second caption of {row}"] for row i
 def generated(monkeypatch):
     """How many images text was generated for, call by call."""
     counts = []
-    from hf_curriculum.training import evaluation
+    from hf_curriculum.tasks.captioning import trainer as evaluation
 
     own = evaluation.generate_predictions
     monkeypatch.setattr(
@@ -130,7 +133,7 @@ def generated(monkeypatch):
 
 
 def test_a_set_with_one_row_per_image_is_generated_for_and_compared_with_all_captions(make, generated, caplog):
-    with caplog.at_level(logging.INFO, "hf_curriculum.training.evaluation"):
+    with caplog.at_level(logging.INFO, "hf_curriculum.tasks.captioning.trainer"):
         trainer = make()
         metrics = trainer.evaluate()
         trainer.validate_generation()
@@ -183,8 +186,14 @@ def test_a_single_set_is_generated_for_as_before(make, generated):
 
 
 def test_a_trainer_that_generates_by_itself_does_so_for_the_same_sets(tmp_path, monkeypatch):
-    kind = with_curriculum(Seq2SeqTrainer)
-    args = kind.args_class(
+    @dataclass
+    class Arguments(CaptioningArguments, Seq2SeqTrainingArguments):
+        """Of both."""
+
+    class Both(CaptioningTrainer, Seq2SeqTrainer):
+        args_class = Arguments
+
+    args = Arguments(
         str(tmp_path), predict_with_generate=True, generation_max_length=6, per_device_eval_batch_size=4, use_cpu=True,
         report_to=[], dataloader_pin_memory=False,
     )  # fmt: skip
@@ -193,7 +202,7 @@ def test_a_trainer_that_generates_by_itself_does_so_for_the_same_sets(tmp_path, 
 
     model = VisionEncoderDecoderModel.from_pretrained(encoder_decoder())
     collator = CaptionCollator(tokenizer(), make_image_processor(16), encoder_decoder=True)
-    trainer = kind(model=model, args=args, data_collator=collator, train_dataset=TRAIN, eval_dataset=SETS)
+    trainer = Both(model=model, args=args, data_collator=collator, train_dataset=TRAIN, eval_dataset=SETS)
     counts, generate = [], model.generate
     monkeypatch.setattr(
         model,

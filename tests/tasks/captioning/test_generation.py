@@ -13,8 +13,9 @@ from tiny_models import encoder_decoder
 from torch.nn import functional
 from transformers import VisionEncoderDecoderModel
 
-from hf_curriculum.training import prediction
-from hf_curriculum.training.prediction import example_losses, generate_predictions
+from hf_curriculum.tasks.captioning import trainer as module
+from hf_curriculum.tasks.captioning.trainer import generate_predictions
+from hf_curriculum.training.prediction import evaluation_mode, example_losses
 
 
 def test_text_alone_gives_nothing_to_write_about():
@@ -51,7 +52,7 @@ def test_images_and_prompts_are_given_and_the_answer_is_not():
 
 @pytest.mark.parametrize(("zero3", "fsdp"), [(False, False), (True, False), (False, True), (True, True)])
 def test_processes_that_share_a_model_decode_as_many_steps(zero3, fsdp, monkeypatch):
-    monkeypatch.setattr(prediction, "is_deepspeed_zero3_enabled", lambda: zero3)
+    monkeypatch.setattr(module, "is_deepspeed_zero3_enabled", lambda: zero3)
     asked = []
     generate_predictions(trainer_of(asked, fsdp=fsdp), {"pixel_values": torch.rand(2, 3)}, {})
     assert asked[0][0]["synced_gpus"] is (zero3 or fsdp)
@@ -69,7 +70,7 @@ def test_weights_in_shards_are_summoned_to_generate(monkeypatch):
             whole.append(len(asked))
 
     trainer = trainer_of(asked, fsdp=True)
-    monkeypatch.setattr(prediction, "FullyShardedDataParallel", Sharded)
+    monkeypatch.setattr(module, "FullyShardedDataParallel", Sharded)
     generate_predictions(trainer, {"pixel_values": torch.rand(2, 3)}, {})
     assert whole == []
     sharded = Sharded()
@@ -165,10 +166,10 @@ def test_losses_are_taken_of_a_sharded_model_as_a_whole(fsdp, training):
         model=own, model_wrapped=wrapped, is_fsdp_enabled=fsdp, compute_loss_context_manager=nullcontext,
         accelerator=plain,
     )  # fmt: skip
-    with prediction.evaluation_mode(trainer) as model:
+    with evaluation_mode(trainer) as model:
         assert model is (wrapped if fsdp else own)
         assert (model.training, torch.is_grad_enabled()) == (False, False)
     assert (own.training, wrapped.training) == (training, training)
-    with pytest.raises(KeyError), prediction.evaluation_mode(trainer):
+    with pytest.raises(KeyError), evaluation_mode(trainer):
         raise KeyError
     assert (own.training, wrapped.training) == (training, training)

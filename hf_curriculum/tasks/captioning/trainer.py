@@ -1,20 +1,35 @@
-"""Evaluation by set: which sets text is generated for, and the captions that it is compared with."""
+"""`CurriculumTrainer` for captioners: text generated and scored in evaluation, and the schedules of their papers."""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import logging
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
+import torch
 from accelerate.utils import broadcast_object_list
-from transformers import EvalPrediction
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.utils import clip_grad_value_
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID
+from hf_curriculum.rng import mix64
+from hf_curriculum.tasks.captioning.arguments import CaptioningArguments
 from hf_curriculum.tasks.captioning.metrics.metrics import caption_compute_metrics, caption_metrics
-from hf_curriculum.training.prediction import generate_predictions
-from hf_curriculum.training.publishing import PublishingTrainer
+from hf_curriculum.tasks.captioning.schedules import (
+    CaptioningSchedulerType,
+    ScheduledSampling,
+    StepDecay,
+    completed_epochs,
+    get_step_decay_schedule,
+    read_schedule,
+)
+from hf_curriculum.training.prediction import TEXT_INPUTS, base_model
+from hf_curriculum.training.trainer import CurriculumTrainer
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -24,10 +39,12 @@ METRIC_NAMES = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider", "rouge_l")
 """How `evaluate()` names them, without the prefix of the set."""
 _REFERENCES = ("references", "captions")
 """Columns with all captions of an image, the first that is there."""
+_SAMPLING = 0x5A3D11
+_INPUTS = ("sampling_probability", "sampling_seed")
 
 
-class EvaluatingTrainer(PublishingTrainer):
-    """What `CurriculumTrainer` does about generated text in evaluation, and nothing else.
+class CaptioningTrainer(CurriculumTrainer):
+    """A `CurriculumTrainer` for models that write captions.
 
     With `predict_with_generate` text is generated for the sets of `generation_sets`, or for those with one row per
     image; a set in which images repeat (one row per caption) gives its loss alone. A single set without a name is
@@ -36,13 +53,44 @@ class EvaluatingTrainer(PublishingTrainer):
     Without `compute_metrics` the captions are scored by BLEU, CIDEr and ROUGE-L, in sets with one row per image and in
     those named. References of an image are the list in the set's column `references` or `captions`; or the captions
     of its `image_id` in whichever evaluation set has most of them.
+
+    With `scheduled_sampling` the model is called with `sampling_probability`, a function of the step alone, and
+    `sampling_seed`, one of (seed, step, batch, process). `lr_scheduler_type="step"` is a `StepDecay`, and
+    `max_grad_value` limits each gradient.
+
+    Args:
+        *args: of `CurriculumTrainer`; `args` are `CaptioningArguments`.
+        **kwargs: likewise.
+
+    Raises:
+        ValueError: what is to be generated could not be scored, the model takes no part in scheduled sampling, or what
+            `CurriculumTrainer` refuses.
+
+    Example:
+        >>> args = CaptioningArguments("run", curriculum="phases", predict_with_generate=True)  # doctest: +SKIP
+        >>> CaptioningTrainer(model, args, collator, train, eval_dataset={"images": images})    # doctest: +SKIP
     """
 
+    args_class: type[Any] = CaptioningArguments
+    lr_scheduler: Any
     _evaluated_sets: Mapping[str, Any] | None = None
     """The sets that `evaluate()` was given, while it goes through them."""
     _said_sets = False
-    arrays: Mapping[str, np.ndarray] = MappingProxyType({})
-    """What `compute_metrics` returned as arrays in the last evaluation, by the metric's name, with its prefix."""
+    _batch_of_step = (-1, 0)
+    """The step, and which of its accumulated batches is trained on."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.validate_generation()
+        self.validate_schedules()
+        self.add_callback(_ClipGradients(self))
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """`CurriculumTrainer.train`, once what is to be generated can be scored."""
+        self.validate_generation()
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    # ---- Evaluation by set ----
 
     def evaluate(
         self,
@@ -51,11 +99,9 @@ class EvaluatingTrainer(PublishingTrainer):
         metric_key_prefix: str = "eval",
         **kwargs: Any,
     ) -> dict[str, float]:
-        """`Trainer.evaluate`, with the metrics of each set."""
+        """`CurriculumTrainer.evaluate`, with the metrics of each set."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         before, own = self._evaluated_sets, self.compute_metrics
-        if before is None:
-            self.arrays = {}
         try:
             if isinstance(data, dict):  # `Trainer` calls this again, for each of them
                 self._evaluated_sets = data
@@ -64,15 +110,6 @@ class EvaluatingTrainer(PublishingTrainer):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
         finally:
             self._evaluated_sets, self.compute_metrics = before, own
-
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """`Trainer.evaluation_loop`; metrics that are arrays go to `arrays`, since no log could hold them."""
-        output = super().evaluation_loop(*args, **kwargs)
-        metrics = output.metrics or {}
-        found = {name: value for name, value in metrics.items() if isinstance(value, np.ndarray) and value.ndim}
-        self.arrays = {**self.arrays, **found}
-        kept = {name: value for name, value in metrics.items() if name not in found}
-        return output._replace(metrics=kept) if found else output
 
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -184,6 +221,91 @@ class EvaluatingTrainer(PublishingTrainer):
                 )
         if writing:
             caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], METRICS)  # for its errors alone
+
+    # ---- Schedules ----
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
+        """`Trainer.create_scheduler`, and `lr_scheduler_type="step"`."""
+        args = self.args
+        if self.lr_scheduler is not None or args.lr_scheduler_type != CaptioningSchedulerType.STEP:
+            return super().create_scheduler(num_training_steps, optimizer)
+        self.lr_scheduler = get_step_decay_schedule(
+            self.optimizer if optimizer is None else optimizer,
+            read_schedule(StepDecay, args.lr_scheduler_kwargs),
+            args.get_warmup_steps(num_training_steps),
+            self.plan.global_batch_size,
+            len(self.plan.ranking),
+        )
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """`CurriculumTrainer.training_step`, with scheduled sampling."""
+        step, (before, number) = self.state.global_step, self._batch_of_step
+        self._batch_of_step = step, number + 1 if step == before else 0
+        if self.args.scheduled_sampling is not None:
+            epoch = completed_epochs(step, self.plan.global_batch_size, len(self.plan.ranking))
+            probability = read_schedule(ScheduledSampling, self.args.scheduled_sampling).probability(epoch)
+            if probability:
+                inputs = {**inputs, **dict(zip(_INPUTS, (probability, self.batch_seed(_SAMPLING)), strict=True))}
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def batch_seed(self, purpose: int) -> int:
+        """63 random bits for the batch that is trained on, a function of (seed, purpose, step, batch, process)."""
+        return mix64(self.args.seed, purpose, *self._batch_of_step, self.args.process_index) >> 1
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        self._batch_of_step = (-1, 0)
+        return super()._init_training_state(*args, **kwargs)
+
+    def validate_schedules(self) -> None:
+        """Checks that the model takes part in scheduled sampling, where it is asked for."""
+        if self.args.scheduled_sampling is None:
+            return
+        model = base_model(self.model)
+        missing = [name for name in _INPUTS if name not in inspect.signature(model.forward).parameters]
+        if missing:
+            raise ValueError(
+                f"scheduled_sampling={self.args.scheduled_sampling} was given, and the forward of a "
+                f"{type(model).__name__} does not take {missing}: it would read the captions' words alone. Use a "
+                "recurrent captioner (UpDownForCausalLM, AoANetForCausalLM), or leave scheduled_sampling out."
+            )
+
+
+class _ClipGradients(TrainerCallback):
+    """Limits each gradient to `max_grad_value`, after `Trainer` has unscaled them and limited their norm."""
+
+    def __init__(self, trainer: CaptioningTrainer) -> None:
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if args.max_grad_value is not None:
+            clip_grad_value_(self.trainer.model_wrapped.parameters(), args.max_grad_value)
+
+
+def generate_predictions(
+    trainer: Any, inputs: Mapping[str, Any], prompt: Mapping[str, Any], **options: Any
+) -> torch.Tensor:
+    """Token ids generated for one batch from its images and prompts, int64, shape (B, T); `options` of `generate`."""
+    given = {name: value for name, value in inputs.items() if name not in TEXT_INPUTS}
+    given.update({name.removeprefix("prompt_"): value for name, value in prompt.items()})
+    if not given:
+        raise ValueError(
+            f"The batch has {sorted(inputs)} alone, which is the answer: with predict_with_generate the model would "
+            "be given nothing, and write one text for the whole batch. Give images, or prompts as "
+            "`prompt_input_ids` and `prompt_attention_mask`, or leave predict_with_generate out."
+        )
+    limits = {"max_length": trainer.args.generation_max_length, "num_beams": trainer.args.generation_num_beams}
+    wanted = {name: value for name, value in limits.items() if value is not None} | options
+    # All processes have to run as many decoding steps as the slowest.
+    synced = is_deepspeed_zero3_enabled() or trainer.is_fsdp_enabled
+    gathered = contextlib.nullcontext()
+    if isinstance(trainer.model, FullyShardedDataParallel):
+        gathered = FullyShardedDataParallel.summon_full_params(trainer.model)
+    with torch.no_grad(), gathered:
+        return trainer.model.generate(**given, **wanted, synced_gpus=synced)
 
 
 def _tokenizer_of(trainer: Any) -> Any:
