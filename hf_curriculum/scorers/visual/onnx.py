@@ -113,9 +113,7 @@ class OnnxDetector(Detector):
         unit = getattr(self.head, "box_unit", None)
         if unit not in ("share", "input"):
             head = getattr(self.head, "__qualname__", self.head)
-            raise ValueError(
-                f'It is not known in which unit {head} gives boxes. Set its `box_unit`, "share" or "input".'
-            )
+            raise ValueError(f"It is not known in which unit {head} gives boxes. Set its `box_unit`.")
         height, width = self._input_size(loaded.get_inputs()[0].shape)
         return (1.0, 1.0) if unit == "share" else (float(width), float(height))
 

@@ -91,9 +91,7 @@ class RegionProposals(Scorer):
     ) -> None:
         check_search(mode, max_proposals, min_size, max_side, max_aspect)
         if boxes is not None and source is not None:
-            raise ValueError(
-                f"`boxes={boxes!r}` and `source={str(source)!r}` were given. Proposals come from one of them."
-            )
+            raise ValueError(f"Of `boxes={boxes!r}` and `source={str(source)!r}`, proposals come from one of them.")
         self.mode = mode
         self.min_size = min_size
         self.max_proposals = max_proposals
