@@ -163,13 +163,11 @@ class Concreteness(CaptionScorer):
                 concreteness[word] = associated * self.images_ / (self.k * size * size)
                 member[images] = False
         if len(concreteness) < len(words):
+            counts = (len(concreteness), len(words), self.min_count, self.images_)
             logger.warning(
                 "Concreteness scores %d of %d words: the others are in fewer than `min_count=%d` of the %d images, "
                 "and a caption without any of these words has no score.",
-                len(concreteness),
-                len(words),
-                self.min_count,
-                self.images_,
+                *counts,
             )
         return dict(sorted(concreteness.items()))
 

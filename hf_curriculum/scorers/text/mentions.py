@@ -13,6 +13,7 @@ from hf_curriculum.columns import CAPTION, IMAGE_ID
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scenes.vocabulary import NOUNS, plural
 from hf_curriculum.scorers.base import CaptionScorer, corpus_batches, readable_captions
+from hf_curriculum.scorers.text.taggers import needing_nltk
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -280,13 +281,9 @@ class NltkWords:
     """
 
     def __init__(self) -> None:
-        try:
+        with needing_nltk("NLTK's tokens"):
             from nltk.tokenize import NLTKWordTokenizer
             from nltk.tokenize.punkt import PunktSentenceTokenizer
-        except ImportError as error:
-            raise ImportError(
-                "NLTK's tokens need NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`."
-            ) from error
         self._sentences: Any = PunktSentenceTokenizer()
         self._words: Any = NLTKWordTokenizer()
 

@@ -10,7 +10,14 @@ import numpy as np
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.config import at_least
 from hf_curriculum.scorers.base import CaptionScorer, scatter
-from hf_curriculum.scorers.text.taggers import NltkTagger, PatternTagger, Tagger, resolve_tagger, warn_if_foreign
+from hf_curriculum.scorers.text.taggers import (
+    NltkTagger,
+    PatternTagger,
+    Tagger,
+    needing_nltk,
+    resolve_tagger,
+    warn_if_foreign,
+)
 
 NOUN_TAGS = ("NN", "NNS", "NNP", "NNPS")
 """All nouns of the Penn Treebank: singular, plural, proper, proper plural."""
@@ -176,20 +183,10 @@ def singular(word: str) -> str:
 
 def wordnet_lemma(word: str) -> str:
     """The lemma of an English noun by NLTK's WordNet; a word that it lacks stays as it is."""
-    try:
+    with needing_nltk("Lemmas by WordNet need NLTK", "wordnet", '`lemmas="spelling"`'):
         from nltk.stem import WordNetLemmatizer
-    except ImportError as error:
-        raise ImportError(
-            "Lemmas by WordNet need NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`, or pass "
-            '`lemmas="spelling"`.'
-        ) from error
-    try:
+
         return WordNetLemmatizer().lemmatize(word, "n")
-    except LookupError as error:
-        raise LookupError(
-            "Lemmas by WordNet need its data. Run `python -c \"import nltk; nltk.download('wordnet')\"` once, or set "
-            'NLTK_DATA to a folder that has it; `lemmas="spelling"` needs no data.'
-        ) from error
 
 
 LEMMAS: dict[str, Callable[[str], str]] = {"spelling": singular, "wordnet": wordnet_lemma}
