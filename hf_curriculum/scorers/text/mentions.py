@@ -188,7 +188,7 @@ def _forms(categories: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str,
         raise ValueError("`categories` is empty, so nothing could be mentioned. Name some, or leave it out.")
     for name, texts in categories.items():
         if isinstance(texts, str) or not all(isinstance(text, str) for text in (name, *texts)):
-            raise TypeError(f"The category {name!r} has {texts!r}, not a list of the words that mention it.")
+            raise TypeError(f"The category {name!r} has {texts!r}. Give a list of strings that mention it.")
     return {name: list(texts) for name, texts in categories.items()}
 
 
@@ -236,7 +236,7 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
             why = "names a category again" if name in found else f"has {len(cells)} tabs"
             raise ValueError(
                 f"Line {number} of {path} {why}: {line[:80]!r}. Each line is a category, a tab, and its words with "
-                "commas between them."
+                "commas between them; two lines that were merged are two categories. Correct it."
             )
         found[name] = words
     return found

@@ -210,8 +210,8 @@ def test_errors(monkeypatch):
         (ValueError, "`categories` is empty", []),
         (ValueError, "The category 'x' has ' ', which NLTK tokenizes as", {"x": [" "]}),
         (ValueError, "Give words without quotation marks", ['"dog"']),
-        (TypeError, r"The category 'x' has 'dog', not a list of the words", {"x": "dog"}),
-        (TypeError, r"has \(3,\), not a list of the words", [3]),
+        (TypeError, r"The category 'x' has 'dog'\. Give a list of strings", {"x": "dog"}),
+        (TypeError, r"Give a list of strings", [3]),
     ):
         with pytest.raises(error, match=match):
             ObjectMentions(bad)
