@@ -95,7 +95,7 @@ class RowsFingerprint:
                 missing.append(name)
         texts = [self._changed_rows(now, changed)] if changed else []
         if missing:
-            texts.append(f"{_listed(missing)} {_is(missing)} missing")
+            texts.append(f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing")
         return f"{self.num_rows:,} rows then and now, but {', and '.join(texts)}" if texts else ""
 
     def _changed_rows(self, now: RowsFingerprint, changed: Mapping[str, list[str]]) -> str:
@@ -128,26 +128,28 @@ def fingerprint_rows(dataset: Dataset | Any) -> RowsFingerprint:
 
     from hf_curriculum.config import kind_of
     from hf_curriculum.provenance import read_provenance
-    from hf_curriculum.views import stored_column
 
     if not hasattr(dataset, "__len__"):
-        raise TypeError(
-            f"`fingerprint_rows` was given {kind_of(dataset)}, which has no length: only rows that stay where they "
-            "are can be compared. Load it without streaming=True."
-        )
+        found = f"`fingerprint_rows` was given {kind_of(dataset)}, which has no length"
+        raise TypeError(f"{found}. Load it without streaming=True.")
     if not isinstance(dataset, Dataset):
         return RowsFingerprint(type(dataset).__qualname__, len(dataset))
-    indices = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
-    empty = RowsFingerprint("Dataset", len(dataset))
     scores, columns, blocks = read_provenance(dataset), {}, {}
     for name in dataset.column_names:
         if name in scores:
             continue
-        column, own = stored_column(dataset, name, indices)
-        for part, digests in _parts(column, own, empty):
+        for part, digests in column_digests(dataset, name):
             columns.setdefault(name, {})[part] = xxh3_128_hexdigest(digests.tobytes())
             blocks[name, part] = digests
     return RowsFingerprint("Dataset", len(dataset), columns, blocks)
+
+
+def column_digests(dataset: Dataset, column: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The parts of a column, and the digests of their blocks of rows, uint64 (blocks,)."""
+    from hf_curriculum.views import stored_column
+
+    indices = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    yield from _parts(*stored_column(dataset, column, indices), RowsFingerprint("Dataset", len(dataset)))
 
 
 def _changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -159,10 +161,6 @@ def _changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
 def _listed(names: list[str]) -> str:
     quoted = [f"`{name}`" for name in names]
     return " and ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
-
-
-def _is(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _parts(
@@ -285,6 +283,8 @@ def _feed(state: Any, array: pa.Array) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from hf_curriculum.provenance import stored_bytes
+
     state.update(b"\1" if array.null_count else b"\0")
     if array.null_count:
         state.update(array.is_valid().to_numpy(zero_copy_only=False))
@@ -295,12 +295,9 @@ def _feed(state: Any, array: pa.Array) -> None:
     elif pa.types.is_dictionary(kind):
         _feed(state, array.dictionary_decode())
     elif _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        _, offsets, content = array.buffers()
-        wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-        ends = np.frombuffer(offsets or b"", np.int64 if wide else np.int32)[array.offset :][: len(array) + 1]
-        state.update(np.diff(ends).astype(np.int64))
-        if content is not None and len(ends):
-            state.update(memoryview(content)[int(ends[0]) : int(ends[-1])])
+        lengths, content = stored_bytes(array)
+        state.update(lengths.astype(np.int64))
+        state.update(content)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         state.update(pc.list_value_length(array).to_numpy().astype(np.int64))
         _feed(state, array.flatten())

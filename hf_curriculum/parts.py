@@ -6,25 +6,24 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet
 from datasets import Dataset
 
 from hf_curriculum.config import digest, parse_json, read_json, reading, write_atomically
-from hf_curriculum.provenance import read_column
+from hf_curriculum.fingerprint import column_digests
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _MARK = b"hf_curriculum_part"
 _MANIFEST = "run.json"
+_REMEDY = "Delete it and start again: only this part will be made."
 _POLL = 0.5  # seconds between two looks into the folder
-_SAMPLE = 256  # rows of a column that is neither text nor number
 
 
 def launched(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
@@ -35,8 +34,8 @@ def launched(rank: int | None = None, world_size: int | None = None) -> tuple[in
     if len(known) == 1:
         (name,) = known
         raise ValueError(
-            f"`{name}` is {known[name]}, but {'WORLD_SIZE' if name == 'RANK' else 'RANK'} is not known, so this "
-            "process cannot know which rows are its own. Give both, as arguments or in the environment."
+            f"`{name}` is {known[name]}, but {'WORLD_SIZE' if name == 'RANK' else 'RANK'} is not known. Give both, as "
+            "arguments or in the environment."
         )
     rank, world_size = known.get("RANK", 0), known.get("WORLD_SIZE", 1)
     if not 0 <= rank < world_size:
@@ -78,8 +77,8 @@ class PartFolder:
         if found != self.manifest:
             raise ValueError(
                 f"{self.folder} holds parts of another run: {_differences(found, self.manifest)}. Together they "
-                "would be columns made in two ways under one name. Give this run a folder of its own, or delete that "
-                "one. Processes that work together need the same data, arguments and versions of libraries."
+                "would be columns made in two ways. Give this run a folder of its own, or delete that one; processes "
+                "that work together need the same data, arguments and versions of libraries."
             )
 
     def file(self, part: int) -> Path:
@@ -109,18 +108,14 @@ class PartFolder:
         try:
             table = pyarrow.parquet.read_table(file, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(
-                f"{file} cannot be read ({error}), so what was made of its rows is not there. Delete it and "
-                "start again: only this part will be made."
-            ) from error
-        with reading(file, "Delete it and start again: only this part will be made."):
+            raise ValueError(f"{file} cannot be read ({error}). {_REMEDY}") from error
+        with reading(file, _REMEDY):
             about, names = parse_json((table.schema.metadata or {}).get(_MARK, b"{}")), table.column_names
             named = about.pop("columns")
         if (about, named) != ({"run": self.digest, "part": part}, names) or table.num_rows != rows:
             raise ValueError(
                 f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "
-                f"of run {self.digest!r} with {rows} rows is expected. Delete it and start again: only this part will "
-                "be made."
+                f"of run {self.digest!r} with {rows} rows is expected. {_REMEDY}"
             )
         return table.replace_schema_metadata(None)
 
@@ -177,39 +172,11 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 def data_digest(dataset: Dataset) -> str:
     """A digest of what a scorer reads: equal rows in equal order have equal digests on any machine.
 
-    It covers all texts and numbers, the sizes of stored images, and some rows of anything else (vectors, boxes). The
-    content of images is not read, nor are their paths, which differ between machines.
+    It covers all texts and numbers, the sizes of stored images, and some rows of anything large (the bytes of images,
+    vectors), but not the paths of images, which differ between machines.
     """
-    return digest(*_content(dataset))
-
-
-def _content(dataset: Dataset) -> Iterator[str | bytes | memoryview]:
-    for column in sorted(dataset.column_names):
-        kind = dataset.data.column(column).type
-        yield f"{column} {kind} {len(dataset)}"
-        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-            stored = pc.struct_field(dataset.data.column(column), "bytes")  # not combined, which would copy all images
-            values = pc.binary_length(stored).combine_chunks()
-            values = values if dataset._indices is None else values.take(dataset._indices.column(0).combine_chunks())
-        elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_primitive(kind):
-            values = read_column(dataset, column)
-            values = values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values  # 0 stands for missing below
-        else:
-            rows = np.unique(np.linspace(0, len(dataset) - 1, _SAMPLE).astype(np.int64)) if len(dataset) else []
-            yield repr(dataset.select(rows).with_format(None)[column][:])
-            continue
-        yield np.packbits(values.is_null().to_numpy(zero_copy_only=False)).tobytes()
-        if pa.types.is_large_string(values.type):
-            yield pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False).tobytes()
-            yield _text(values)
-        else:
-            yield values.fill_null(0).to_numpy(zero_copy_only=False).tobytes()
-
-
-def _text(values: pa.LargeStringArray) -> memoryview:
-    """All texts of an array, one after the other, without a copy."""
-    _, offsets, content = values.buffers()
-    if not len(values) or content is None:
-        return memoryview(b"")
-    positions = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
-    return memoryview(content)[positions[0] : positions[-1]]
+    content: list[str | bytes] = []
+    for name in sorted(dataset.column_names):
+        content.append(f"{name} {dataset.data.column(name).type} {len(dataset)}")
+        content += [rows.tobytes() for part, rows in column_digests(dataset, name) if part not in ("paths", "names")]
+    return digest(*content)

@@ -84,17 +84,16 @@ class ScoreProvenance:
     trained_on: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_choice("easy", self.easy, ("low", "high"))
-        check_choice("per_image", self.per_image, (None, "max", "min", "mean"))
-        check_choice("source", self.source, ("scorer", "joined"))
+        validate_choice("easy", self.easy, ("low", "high"))
+        validate_choice("per_image", self.per_image, (None, "max", "min", "mean"))
+        validate_choice("source", self.source, ("scorer", "joined"))
         for name in ("arguments", "versions", "trained_on"):
             try:  # through JSON and back, so that what is read later equals what was written
                 object.__setattr__(self, name, json.loads(json.dumps(dict(getattr(self, name)), allow_nan=False)))
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"`{name}` of the score `{self.column}` by {self.scorer} cannot be written as JSON ({error}). "
-                    "Provenance is kept as JSON in the data set's features. Give strings, finite numbers, lists and "
-                    "mappings; a scorer with other arguments overrides `arguments()`."
+                    f"`{name}` of the score `{self.column}` by {self.scorer} cannot be written as JSON ({error}). A "
+                    "scorer with such arguments overrides `arguments()`."
                 ) from error
 
     def __hash__(self) -> int:
@@ -123,8 +122,8 @@ class ScoreProvenance:
             raise ValueError(f"Not the provenance of a score: {text[:80]!r}. `ScoreProvenance.to_json` writes it.")
         if content.pop(_MARK) != _FORMAT:
             raise ValueError(
-                f"The provenance of a score is not in format {_FORMAT}, the one this version reads: {text[:80]!r}. It "
-                "was written by another version of hf-curriculum; upgrade."
+                f"The provenance of a score is not in format {_FORMAT}: {text[:80]!r}. Another version of "
+                "hf-curriculum wrote it; upgrade."
             )
         known = {item.name for item in fields(cls)}
         return cls(**{key: value for key, value in content.items() if key in known})
@@ -158,12 +157,12 @@ def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:
     if isinstance(dataset, Dataset):
         return {str(dataset.split or "all"): dataset}
     raise TypeError(
-        f"{who} was given {kind_of(dataset)}. It needs all rows at once: give a map-style `datasets.Dataset` "
-        "or a `DatasetDict`, as `load_dataset` without `streaming=True` and `Dataset.from_dict` make them."
+        f"{who} was given {kind_of(dataset)}. It needs all rows at once: give a map-style `datasets.Dataset` or a "
+        "`DatasetDict`, as `load_dataset` makes them without `streaming=True`."
     )
 
 
-def check_choice(name: str, given: object, choices: tuple[object, ...]) -> None:
+def validate_choice(name: str, given: object, choices: tuple[object, ...]) -> None:
     """Raises a `ValueError` if `given`, the argument called `name`, is not among `choices`."""
     if given not in choices:
         raise ValueError(f"`{name}` is {given!r}. It is one of {', '.join(map(repr, choices))}.")
@@ -197,7 +196,7 @@ def read_provenance(dataset: AnyDataset, split: str | None = None) -> dict[str, 
 def merged_provenance(splits: dict[str, dict[str, ScoreProvenance]], split: str | None) -> dict[str, ScoreProvenance]:
     """One mapping for several splits: what they agree on, or `split`'s own; a `ValueError` if they disagree."""
     if split is not None:
-        check_choice("split", split, tuple(splits))
+        validate_choice("split", split, tuple(splits))
         return splits[split]
     merged: dict[str, ScoreProvenance] = {}
     for name, found in splits.items():
@@ -205,8 +204,7 @@ def merged_provenance(splits: dict[str, dict[str, ScoreProvenance]], split: str 
             if merged.setdefault(column, provenance) != provenance:
                 raise ValueError(
                     f"`{column}` was scored differently in the splits {list(splits)}: {provenance} in {name!r}, but "
-                    f"{merged[column]} before it. Scores made in two ways are not comparable. Score all splits with "
-                    "one scorer, or name a `split=`."
+                    f"{merged[column]} before it. Score all splits with one scorer, or name a `split=`."
                 )
     return merged
 
@@ -239,8 +237,8 @@ def attach_provenance(dataset: AnyDataset, provenance: Mapping[str, ScoreProvena
         dtype = getattr(features[column], "dtype", None)
         if dtype not in ("float32", "float64", "float16"):
             raise ValueError(
-                f"`{column}` is {features[column]}, not a floating-point column. A score is a float32 number, NaN "
-                'where a row could not be scored. Cast it: `dataset.cast_column(column, Value("float32"))`.'
+                f"`{column}` is {features[column]}, not a floating-point column. Cast it: "
+                '`dataset.cast_column(column, Value("float32"))`.'
             )
         features[column] = Value(dtype, id=made.to_json())
     if isinstance(dataset, IterableDataset):
@@ -264,20 +262,19 @@ def append_columns(
     validate_new_columns(dataset.column_names, values, overwrite)
     arrays, new = {}, Features()
     for column, given in values.items():
+        made = provenance.get(column)
         if column in features:
-            made = provenance.get(column)
             new[column] = _with_id(features[column], made.to_json()) if made else features[column]
             arrays[column] = _scatter(dataset, given, new.arrow_schema.field(column).type)
             continue
-        new[column] = Value("float32", id=provenance[column].to_json())
+        new[column] = Value("float32", id=made.to_json())
+        base = np.asarray(given, dtype=np.float32)
         if dataset._indices is not None:
             base = np.full(dataset.data.num_rows, np.nan, np.float32)
             base[dataset._indices.column(0).to_numpy()] = given
-        else:
-            base = np.asarray(given, dtype=np.float32)
         arrays[column] = pa.array(base)
         if log:
-            _log_scores(dataset, column, given, provenance[column])
+            _log_scores(dataset, column, given, made)
     key = Hasher.hash([_content(array) for array in arrays.values()])
     kept = dataset.remove_columns([column for column in dataset.column_names if column in values])
     added = InMemoryTable(pa.table(arrays, schema=new.arrow_schema))
@@ -352,8 +349,8 @@ def validate_new_columns(found: Iterable[str], new: Iterable[str], overwrite: bo
     existing = [column for column in new if column in found]
     if existing and not overwrite:
         raise ValueError(
-            f"The data already has {', '.join(f'`{column}`' for column in existing)}. Scores made in two ways under "
-            "one name cannot be told apart. Pass `overwrite=True` to replace it, or give the new column another name."
+            f"The data already has {', '.join(f'`{column}`' for column in existing)}. Pass `overwrite=True` to "
+            "replace it, or give the new column another name."
         )
 
 
@@ -427,17 +424,20 @@ def _is_text(table: Any, column: str) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+def stored_bytes(array: pa.Array) -> tuple[np.ndarray, memoryview]:
+    """The lengths in bytes of texts or binary values (rows,), and all of their bytes, without a copy."""
+    _, offsets, content = array.buffers()
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    ends = np.frombuffer(offsets or b"", np.int64 if wide else np.int32)[array.offset :][: len(array) + 1]
+    if content is None or not len(ends):
+        return np.diff(ends), memoryview(b"")
+    return np.diff(ends), memoryview(content)[int(ends[0]) : int(ends[-1])]
+
+
 def _text_sum(column: pa.ChunkedArray) -> list[int]:
     """The number and the sum of the bytes of all texts, which do not depend on the order of the rows."""
-    length = total = 0
-    for chunk in column.chunks:
-        _, offsets, content = chunk.buffers()
-        wide = pa.types.is_large_string(chunk.type)
-        ends = np.frombuffer(offsets, np.int64 if wide else np.int32)[[chunk.offset, chunk.offset + len(chunk)]]
-        if content is not None and ends[1] > ends[0]:
-            length += int(ends[1] - ends[0])
-            total += int(np.frombuffer(content, np.uint8)[ends[0] : ends[1]].sum(dtype=np.uint64))
-    return [length, total]
+    contents = [np.frombuffer(stored_bytes(chunk)[1], np.uint8) for chunk in column.chunks]
+    return [sum(map(len, contents)), sum(int(content.sum(dtype=np.uint64)) for content in contents)]
 
 
 def validate_recorded(dataset: Dataset, column: str, made: ScoreProvenance, *, strict: bool = True) -> None:

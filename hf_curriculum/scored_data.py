@@ -31,6 +31,11 @@ logger: logging.Logger = logging.getLogger(__name__)
 FILE_NAME = "scores.json"
 """The file that `write_provenance` puts beside a saved data set."""
 
+NO_SCORES = (
+    "No column of this data set carries the provenance of a score. Add scores with `add_scores` or `add_scores_from`, "
+    "or record where a column came from with `attach_provenance`."
+)
+"""What is wrong with a data set whose scores are to be saved or shown, and has none."""
 _FORMAT = 1
 _REMEDY = "Delete it and write it again with `write_provenance`."
 _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
@@ -55,10 +60,7 @@ def write_provenance(dataset: Dataset | DatasetDict, path: str | Path) -> Path:
     """Writes `scores.json` beside a saved data set: per split provenance, rows, unscored rows, quantiles."""
     content = describe_scores(dataset)
     if not any(part["scores"] for part in content["splits"].values()):
-        raise ValueError(
-            "No column of this data set carries the provenance of a score, so there is nothing to write. Add scores "
-            "with `add_scores` or `add_scores_from`, or record where a column came from with `attach_provenance`."
-        )
+        raise ValueError(NO_SCORES)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / FILE_NAME
@@ -69,10 +71,7 @@ def write_provenance(dataset: Dataset | DatasetDict, path: str | Path) -> Path:
 def _load_file(path: str | Path) -> dict[str, Any]:
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise FileNotFoundError(
-            f"{file} does not exist. It records where the scores came from. `save_scored` and `write_provenance` "
-            "write it; `datasets.load_from_disk` loads a data set without it."
-        )
+        raise FileNotFoundError(f"{file} does not exist. `save_scored` and `write_provenance` write it.")
     content = read_json(file, _REMEDY)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{file} is not a score file of format {_FORMAT}. Write it again with `write_provenance`.")
@@ -175,7 +174,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
         if any(in_file.get(column) != made for column, made in kept.items()):
             raise ValueError(
                 f"The features of split {name!r} and {Path(path) / FILE_NAME} disagree on where the scores came from. "
-                "One of them was changed after saving. Write the file again with `write_provenance`."
+                "Write the file again with `write_provenance`."
             )
         checked[name] = attach_provenance(part, lost) if lost else part
     return DatasetDict(checked) if isinstance(dataset, DatasetDict) else next(iter(checked.values()))
@@ -201,10 +200,7 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
     """
     for part in datasets:
         if not isinstance(part, Dataset):
-            raise TypeError(
-                f"`concat_scored` joins data sets, and was given {kind_of(part)}. Give the splits that are to "
-                "be joined: `concat_scored([one['train'], other['train']])`."
-            )
+            raise TypeError(f"`concat_scored` joins data sets, and was given {kind_of(part)}. Give their splits.")
     if not datasets:
         raise ValueError("`concat_scored` was given no data set. Give at least one.")
     found = [read_provenance(part) for part in datasets]
@@ -215,8 +211,8 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
                 validate_recorded(part, column, made[column])
             elif column in part.column_names:
                 raise ValueError(
-                    f"`{column}` of data set {number} has no record of where it came from, and another data set's "
-                    "has. Record it with `attach_provenance`, or rename the column."
+                    f"`{column}` of data set {number} has no record of where it came from. Record it with "
+                    "`attach_provenance`, or rename the column."
                 )
         merged[column] = _merged(column, [made[column] for made in found if column in made], same_scorer)
     parts = [
@@ -233,8 +229,8 @@ def _merged(column: str, ways: list[ScoreProvenance], same_scorer: bool) -> Scor
         return ways[0]
     if len({made.easy for made in ways}) > 1:
         raise ValueError(
-            f"`{column}`: low is easy in one of them and high in another, so that no order goes from easy to hard. "
-            "Turn one of them (`map` to the negative score), and record it with `attach_provenance`."
+            f"`{column}`: low is easy in one of them and high in another. Negate one of them by `map`, and record it "
+            "with `attach_provenance`."
         )
     values = {item.name: [getattr(made, item.name) for made in ways] for item in fields(ScoreProvenance)}
     values.pop("column")
@@ -245,8 +241,8 @@ def _merged(column: str, ways: list[ScoreProvenance], same_scorer: bool) -> Scor
     others = set(differ) - {"versions", "backend", "arguments"} or any(one != plain[0] for one in plain)
     if others and same_scorer:
         raise ValueError(
-            f"`{column}` was made by another scorer in one of them ({shown}): the numbers may not be comparable. "
-            "Score all rows in one way, or pass `same_scorer=False` to join them all the same."
+            f"`{column}` was made by another scorer in one of them ({shown}). Score all rows in one way, or pass "
+            "`same_scorer=False` to join numbers that may not be comparable."
         )
     logger.warning("`%s` was not made in one way: %s. The joined column names all of it.", column, shown)
     # of several models no one knows what share of the rows they were trained on
@@ -286,10 +282,7 @@ def provenance_markdown(dataset: Dataset | DatasetDict) -> str:
             quantiles = [None if mark is None else f"{mark:.4g}" for mark in quantiles]
             shares.append((column, name, counts["rows"], f"{counts['share_unscored']:.2%}", *quantiles))
     if not shares:
-        raise ValueError(
-            "No column of this data set carries the provenance of a score, so a card has nothing to show. Add scores "
-            "with `add_scores` or `add_scores_from`, or record where a column came from with `attach_provenance`."
-        )
+        raise ValueError(NO_SCORES)
     shown = ("scorer", "arguments", "easy", "per_image", "model", "revision", "backend", "versions", "source")
     made_by = [(column, *(_as_text(getattr(made, name)) for name in shown)) for column, made in origins]
     return (

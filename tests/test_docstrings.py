@@ -11,7 +11,7 @@ import pytest
 import hf_curriculum
 
 ON_YOUR_OWN_DATA = {
-    *("hub.data_card", "reporting.report", "scoring.ray", "training.trainer"),
+    *("hub.data_card", "reporting.report", "scoring.sharded", "training.trainer"),
     *("streaming.dataset", "streaming.index", "streaming.plan", "streaming.save", "studies.study", "studies.tables"),
 }
 """Modules whose examples show calls on files or data sets that a reader has."""

@@ -79,7 +79,7 @@ def test_a_file_that_does_not_belong_to_the_data_is_refused(splits, tmp_path):
 
 
 def test_missing_and_other_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"does not exist. It records where the scores came from"):
+    with pytest.raises(FileNotFoundError, match=r"does not exist. `save_scored` and `write_provenance` write it"):
         load_provenance(tmp_path)
     (tmp_path / FILE_NAME).write_text("[]")
     with pytest.raises(ValueError, match="not a score file of format 1"):
@@ -96,9 +96,9 @@ def test_splits_scored_differently_are_kept_apart(tmp_path):
 
 def test_nothing_to_write_is_an_error(tmp_path):
     bare = Dataset.from_dict({"caption": ["x"]})
-    with pytest.raises(ValueError, match="there is nothing to write"):
+    with pytest.raises(ValueError, match="No column of this data set carries the provenance"):
         write_provenance(bare, tmp_path)
-    with pytest.raises(ValueError, match="a card has nothing to show"):
+    with pytest.raises(ValueError, match="No column of this data set carries the provenance"):
         save_scored(bare, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     with pytest.raises(TypeError, match="needs all rows at once"):

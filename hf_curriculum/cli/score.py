@@ -179,7 +179,7 @@ def _score(
     data: Dataset | DatasetDict, scorers: list[Scorer], folder: Path, options: Mapping[str, Any]
 ) -> Dataset | DatasetDict | None:
     """The scored data, in the first process; on Ctrl-C how to go on."""
-    from hf_curriculum.scoring.add_scores import add_scores_sharded
+    from hf_curriculum.scoring.sharded import add_scores_sharded
 
     try:
         return add_scores_sharded(data, scorers, folder, **options)

@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict, Image, List, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, TOKENS, require_columns
 from hf_curriculum.data.captions import group_codes, holds_text
-from hf_curriculum.provenance import append_columns, check_choice, read_column, read_provenance
+from hf_curriculum.provenance import append_columns, read_column, read_provenance, validate_choice
 from hf_curriculum.rng import hash64
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def _validate(pairs: Dataset, caption: str, aggregate: Mapping[str, str]) -> Non
             "it is a list already, the data has one row per image; `expand_captions` makes pairs of it."
         )
     for column, how in aggregate.items():
-        check_choice(f"aggregate[{column!r}]", how, _AGGREGATES)
+        validate_choice(f"aggregate[{column!r}]", how, _AGGREGATES)
         kind = pairs.features.arrow_schema.field(column).type
         numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         if column in (caption, IMAGE_ID) or (how not in ("first", "list") and not numbers):
@@ -211,7 +211,7 @@ def row_hashes(values: pa.Array) -> np.ndarray:
 
 def aggregate_per_image(scores: np.ndarray, images: np.ndarray, how: Literal["max", "min", "mean"]) -> np.ndarray:
     """Gives every row the aggregate of its image."""
-    check_choice("per_image", how, ("max", "min", "mean"))
+    validate_choice("per_image", how, ("max", "min", "mean"))
     scored = ~np.isnan(scores)
     count = int(images.max(initial=-1)) + 1
     per_image = np.bincount(images[scored], minlength=count)  # (images,)

@@ -15,7 +15,7 @@ from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.store import id_key
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.rng import mix64, permute
 
 _BEYOND = 1.0  # pixels by which a box may lie beyond its image: files round, and some count the last pixel in
@@ -241,7 +241,7 @@ def check_search(
     mode: str, max_proposals: int | None, min_size: int, max_side: int | None, max_aspect: float | None
 ) -> None:
     """Raises a `ValueError` for an option out of range."""
-    check_choice("mode", mode, ("fast", "quality"))
+    validate_choice("mode", mode, ("fast", "quality"))
     for option, value, least in (
         ("min_size", min_size, 0),
         ("max_proposals", max_proposals, 1),

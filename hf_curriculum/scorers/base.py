@@ -19,7 +19,7 @@ from datasets.fingerprint import Hasher
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.regions.base import RegionSource
-from hf_curriculum.provenance import ScoreProvenance, installed_versions
+from hf_curriculum.provenance import ScoreProvenance, installed_versions, validate_choice
 
 if TYPE_CHECKING:
     import torch
@@ -89,10 +89,8 @@ def _validate_score(cls: type) -> None:
         try:
             inspect.signature(score).bind(None, {}, None)
         except TypeError as error:
-            raise TypeError(
-                f"{cls.__name__}.score{inspect.signature(score)} cannot be called with a batch and the worker's "
-                f"number ({error}). Write `def score(self, batch, rank)`; `rank` may go unused."
-            ) from error
+            found = f"{cls.__name__}.score{inspect.signature(score)}"
+            raise TypeError(f"{found} does not take a batch and the worker's number ({error}).") from error
 
 
 def _as_float32(values: Any) -> np.ndarray:
@@ -251,34 +249,37 @@ class Scorer(Component):
             RuntimeError: the scorer needs `fit` first.
         """
         columns, rows = self._read(batch)
-        self.check_fitted()
+        self.validate_fitted()
         scores = self.score(columns, rank)
         if not isinstance(scores, Mapping):
             scores = {self.name: scores}
         return self._checked(scores, rows)
 
-    def check_columns(self) -> None:
+    def _set_columns(
+        self, columns: tuple[str, ...], name: str, easy: Literal["low", "high"], decode_false: tuple[str, ...] = ()
+    ) -> None:
+        """The columns that are read and the one that is written, as a constructor was given them."""
+        validate_choice("easy", easy, ("low", "high"))
+        self.columns, self.name, self.easy, self.decode_false = columns, name, easy, decode_false
+
+    def validate_columns(self) -> None:
         """Raises a `TypeError` if `columns`, `decode_false` or `fitted_attributes` is one string, not several."""
         for name in ("columns", "decode_false", "fitted_attributes"):
             if isinstance(getattr(self, name), str):
-                given = getattr(self, name)
-                raise TypeError(
-                    f"{type(self).__name__}.{name} is the text {given!r}, whose letters would be taken for names. "
-                    f"Write a tuple: {name} = ({given!r},)."
-                )
+                raise TypeError(f"{type(self).__name__}.{name} is a string, not a tuple of columns.")
 
     @property
     def needs_fit(self) -> bool:
         """Whether the score depends on a corpus, and `fit` has not been called."""
         return not all(hasattr(self, attribute) for attribute in self.fitted_attributes)
 
-    def check_fitted(self) -> None:
+    def validate_fitted(self) -> None:
         """Raises a `RuntimeError` if the scorer needs `fit` first."""
         if self.needs_fit:
             missing = [attribute for attribute in self.fitted_attributes if not hasattr(self, attribute)]
             raise RuntimeError(
-                f"{type(self).__name__} was used before `fit`: it has no {', '.join(missing)}. Its score of a row "
-                "depends on the corpus. Call `scorer.fit(dataset)` on the training data first."
+                f"{type(self).__name__} was used before `fit`: it has no {', '.join(missing)}. Call "
+                "`scorer.fit(dataset)` on the training data first."
             )
 
     def _read(self, batch: Mapping[str, Any]) -> tuple[dict[str, list[Any]], int]:
@@ -288,7 +289,7 @@ class Scorer(Component):
                 f"{who} was given {kind_of(batch)}. It takes a mapping of columns: use "
                 "`dataset.with_format(None)` before `map`, or `add_scores`."
             )
-        self.check_columns()
+        self.validate_columns()
         require_columns(
             batch.keys(),
             self.columns,
@@ -313,10 +314,8 @@ class Scorer(Component):
         arrays = {column: _as_float32(values) for column, values in scores.items()}
         shapes = {column: array.shape for column, array in arrays.items()}
         if shapes != dict.fromkeys(self.outputs, (rows,)):
-            raise ValueError(
-                f"{type(self).__name__} returned {shapes} for {rows} rows. It must return one number per row for each "
-                f"of {list(self.outputs)}, NaN where a row cannot be scored."
-            )
+            wanted = f"one number per row for each of {list(self.outputs)}"
+            raise ValueError(f"{type(self).__name__} returned {shapes} for {rows} rows, not {wanted}.")
         for column, kept in arrays.items():
             self._warn_if_merged(scores[column], kept)
         return arrays
@@ -346,10 +345,7 @@ class Scorer(Component):
         names = [name for name in inspect.signature(type(self)).parameters if name not in ("name", "easy")]
         lost = [name for name in names if not hasattr(self, name)]
         if lost:
-            raise TypeError(
-                f"{type(self).__name__} does not keep its parameter `{lost[0]}` under that name, so the provenance of "
-                "its scores would lack it. Set `self." + lost[0] + "` in `__init__`, or override `arguments()`."
-            )
+            raise TypeError(f"{type(self).__name__} does not keep its parameter `{lost[0]}` under that name.")
         arguments = {name: getattr(self, name) for name in names}
         for name, value in arguments.items():
             if isinstance(value, (Component, RegionSource)):
@@ -388,9 +384,8 @@ def readable_captions(captions: Sequence[object], column: str) -> tuple[list[str
     for row, caption in enumerate(captions):
         if caption is not None and not isinstance(caption, str):
             raise TypeError(
-                f"`{column}` in row {row} of the batch is a {type(caption).__name__}: {str(caption)[:60]!r}. "
-                "A caption is one string, and one row is one image with one caption. Give each caption of a "
-                "list a row of its own."
+                f"`{column}` in row {row} of the batch is a {type(caption).__name__}: {str(caption)[:60]!r}. A "
+                "caption is one string. Give each caption of a list a row of its own."
             )
     mask = np.fromiter((bool(caption and not caption.isspace()) for caption in captions), bool, len(captions))
     return [caption for caption, kept in zip(captions, mask.tolist(), strict=True) if kept], mask
@@ -401,6 +396,22 @@ def scatter(values: Sequence[float], mask: np.ndarray) -> np.ndarray:
     scores = np.full(len(mask), np.nan, np.float32)
     scores[mask] = values
     return scores
+
+
+class CaptionScorer(Scorer):
+    """A score of captions alone; a subclass defines `score_captions`."""
+
+    def __init__(self, column: str, name: str, easy: Literal["low", "high"]) -> None:
+        self.column = column
+        self._set_columns((column,), name, easy)
+
+    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
+        captions, mask = readable_captions(batch[self.column], self.column)
+        return scatter(self.score_captions(captions, rank) if captions else [], mask)
+
+    def score_captions(self, captions: list[str], rank: int | None) -> Sequence[float]:
+        """The scores of captions that are not blank; `rank` is the worker process."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `score_captions`.")
 
 
 def corpus_batches(

@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.config import kind_of
-from hf_curriculum.provenance import check_choice, read_provenance, score_values
+from hf_curriculum.provenance import read_provenance, score_values, validate_choice
 from hf_curriculum.scorers.base import Scorer
 
 Easy = Literal["low", "high"]
@@ -68,35 +68,29 @@ class Combine(Scorer):
         easy_of: Mapping[str, Easy] | None = None,
         missing: Literal["nan", "skip"] = "nan",
     ) -> None:
-        check_choice("normalise", normalise, ("none", "zscore", "minmax", "rank"))
-        check_choice("easy", easy, ("low", "high"))
-        check_choice("missing", missing, ("nan", "skip"))
+        validate_choice("normalise", normalise, ("none", "zscore", "minmax", "rank"))
+        validate_choice("missing", missing, ("nan", "skip"))
         if not isinstance(weights, Mapping) or not weights:
             raise ValueError(
-                f"`weights={weights!r}` was given. It is a mapping from score columns to their weights, such as "
-                '{"caption_length": 0.5, "noun_count": 0.5}; for equal weights use `Combine.mean_of([...])`.'
+                f"`weights={weights!r}` was given. It is a mapping from score columns to their weights; for equal "
+                "ones use `Combine.mean_of([...])`."
             )
         for column, weight in weights.items():
             if not (math.isfinite(weight) and weight > 0):
                 raise ValueError(
-                    f"The weight of `{column}` is {weight}. It must be a positive number: a column that points the "
-                    f"other way is negated by its easy end, `easy_of={{{column!r}: ...}}`."
+                    f"The weight of `{column}` is {weight}, not a positive number. A column is negated by its easy "
+                    f"end, `easy_of={{{column!r}: ...}}`."
                 )
         for column, end in (easy_of or {}).items():
-            check_choice(f"easy_of[{column!r}]", end, ("low", "high"))
+            validate_choice(f"easy_of[{column!r}]", end, ("low", "high"))
         if missing == "skip" and normalise == "none":
-            raise ValueError(
-                '`missing="skip"` does not go with `normalise="none"`: in natural units a missing part shifts '
-                'the sum by its size. Normalise, or leave such rows unscored (`missing="nan"`).'
-            )
+            raise ValueError('`missing="skip"` does not go with `normalise="none"`: a missing part shifts the sum.')
         self.weights: Any = {column: float(weight) for column, weight in weights.items()}
         self.parts: dict[str, float] = self.weights
         self.normalise = normalise
-        self.name: str = name
-        self.easy: Literal["low", "high"] = easy
         self.missing = missing
         self.easy_of: dict[str, str] = dict(easy_of or {})
-        self.columns: tuple[str, ...] = tuple(self.parts)
+        self._set_columns(tuple(self.parts), name, easy)
 
     @classmethod
     def mean_of(cls, columns: Sequence[str], normalise: Normalise = "zscore", **options: Any) -> Combine:
@@ -122,10 +116,8 @@ class Combine(Scorer):
             dataset: has the columns, scored; NaN and infinite scores do not count.
         """
         if not isinstance(dataset, Dataset):
-            raise TypeError(
-                f"`{type(self).__name__}.fit` was given {kind_of(dataset)}. Statistics are those of one "
-                'map-style `Dataset`: give the training split, `scorer.fit(splits["train"])`.'
-            )
+            who = f"`{type(self).__name__}.fit`"
+            raise TypeError(f"{who} was given {kind_of(dataset)}. Give the training split, a map-style `Dataset`.")
         recorded = {column: made.easy for column, made in read_provenance(dataset).items()}
         low_is_easy, fitted = {}, {}
         for column in self.columns:
@@ -147,7 +139,7 @@ class Combine(Scorer):
             return SCORERS[column].easy
         raise ValueError(
             f"Whether a low or a high `{column}` is easy is not recorded with the data, and no scorer writes that "
-            f'column. Parts that point in two ways would cancel out. Pass `easy_of={{{column!r}: "low"}}` or "high".'
+            f'column. Pass `easy_of={{{column!r}: "low"}}` or "high".'
         )
 
     def _statistics(self, column: str, scores: np.ndarray) -> Any:
@@ -163,8 +155,8 @@ class Combine(Scorer):
         low, high = float(scores.min()), float(scores.max())
         if low == high:
             raise ValueError(
-                f"`{column}` is {low:g} in all {len(scores)} scored rows. It tells no example from another, and there "
-                f'is no spread for "{self.normalise}" to divide by. Leave it out, or use `normalise="rank"`.'
+                f"`{column}` is {low:g} in all {len(scores)} scored rows: there is no spread for "
+                f'"{self.normalise}" to divide by. Leave it out, or use `normalise="rank"`.'
             )
         if self.normalise == "minmax":
             return low, high - low
@@ -247,10 +239,8 @@ class Addup(Combine):
         missing: Literal["nan", "skip"] = "nan",
     ) -> None:
         if len(weights) != 2 or visual == textual:
-            raise ValueError(
-                f"`weights={weights}` were given for `{visual}` and `{textual}`. D_addup has two parts, a visual one "
-                "and a textual one, and a weight for each. For more parts use `Combine`."
-            )
+            found = f"`weights={weights}` were given for `{visual}` and `{textual}`"
+            raise ValueError(f"{found}. D_addup has two parts and a weight for each; for more use `Combine`.")
         parts = dict(zip((visual, textual), weights, strict=True))
         super().__init__(parts, normalise, name, easy=easy, easy_of=easy_of, missing=missing)
         self.visual = visual

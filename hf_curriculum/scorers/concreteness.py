@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import math
 from array import array
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
+from hf_curriculum.config import at_least, kind_of
 from hf_curriculum.data.captions import group_codes
-from hf_curriculum.provenance import check_choice, read_column
-from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
+from hf_curriculum.provenance import read_column, validate_choice
+from hf_curriculum.scorers.base import CaptionScorer, corpus_batches, readable_captions
 from hf_curriculum.scorers.text.length import word_splitter
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 
-class Concreteness(Scorer):
+class Concreteness(CaptionScorer):
     """Visual concreteness of a caption's words: how much more often than by chance images with a word are neighbours.
 
     With n images, V the images one of whose captions has the word, and NN(v) the k nearest images of v by cosine,
@@ -87,21 +87,15 @@ class Concreteness(Scorer):
         name: str = "concreteness",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("aggregate", aggregate, ("mean", "max", "min"))
-        check_choice("search", search, ("exact", "faiss"))
-        check_choice("easy", easy, ("low", "high"))
-        for option, number in (("k", k), ("min_count", min_count)):
-            if number < 1:
-                raise ValueError(f"`{option}` is {number}. It is a number of images, at least 1.")
+        validate_choice("aggregate", aggregate, ("mean", "max", "min"))
+        validate_choice("search", search, ("exact", "faiss"))
+        at_least("Concreteness", k=(k, 1), min_count=(min_count, 1))
+        super().__init__(column, name, easy)
         self.k = k
         self.count_self = count_self
         self.min_count = min_count
         self.aggregate, self.search = aggregate, search
         self.image_embedding = image_embedding
-        self.column = column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (column,)
         if search == "faiss":
             self.packages: tuple[str, ...] = ("faiss-cpu",)
 
@@ -156,8 +150,8 @@ class Concreteness(Scorer):
         if len(words) == 0 or sizes.max() < self.min_count:
             most = f"{words[sizes.argmax()]!r}, has {sizes.max()}" if words else "there is, has none"
             raise ValueError(
-                f"No word has {self.min_count} images: the most frequent, {most}. A word of few images has few "
-                "neighbours to compare. Pass a smaller `min_count`, or fit on more images."
+                f"No word has {self.min_count} images: the most frequent, {most}. Pass a smaller `min_count`, or fit "
+                "on more images."
             )
         concreteness = {}
         member = np.zeros(self.images_ + 1, bool)  # the last for -1, where faiss found no neighbour
@@ -169,25 +163,19 @@ class Concreteness(Scorer):
                 concreteness[word] = associated * self.images_ / (self.k * size * size)
                 member[images] = False
         if len(concreteness) < len(words):
+            counts = (len(concreteness), len(words), self.min_count, self.images_)
             logger.warning(
                 "Concreteness scores %d of %d words: the others are in fewer than `min_count=%d` of the %d images, "
                 "and a caption without any of these words has no score.",
-                len(concreteness),
-                len(words),
-                self.min_count,
-                self.images_,
+                *counts,
             )
         return dict(sorted(concreteness.items()))
 
-    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
-        captions, mask = readable_captions(batch[self.column], self.column)
+    def score_captions(self, captions: list[str], rank: int | None) -> list[float]:
         known, split = self.word_concreteness_, word_splitter("regex")
         aggregate = {"mean": np.mean, "max": max, "min": min}[self.aggregate]
-        scores = []
-        for caption in captions:
-            scored = [known[word] for word in split(caption.lower()) if word in known]
-            scores.append(aggregate(scored) if scored else math.nan)
-        return scatter(scores, mask)
+        scored = ([known[word] for word in split(caption.lower()) if word in known] for caption in captions)
+        return [aggregate(found) if found else math.nan for found in scored]
 
 
 _BUFFER = 1 << 26  # similarities held at a time: 256 MB of float32
@@ -203,7 +191,7 @@ def nearest_neighbours(
     import torch
 
     size = len(vectors)
-    check_neighbours(size, count, include_self)
+    validate_neighbours(size, count, include_self)
     every = torch.from_numpy(np.ascontiguousarray(vectors, np.float32)).to(device)  # (n, d)
     rows = max(1, min(_MOST_ROWS, _BUFFER // size))
     buffer = torch.empty((rows, size), device=device)
@@ -227,7 +215,7 @@ def approximate_neighbours(vectors: np.ndarray, count: int, *, include_self: boo
             'or search exactly (`search="exact"`).'
         ) from error
     size = len(vectors)
-    check_neighbours(size, count, include_self)
+    validate_neighbours(size, count, include_self)
     vectors = np.ascontiguousarray(vectors, np.float32)
     cells = max(1, min(int(4 * size**0.5), size // _TRAINING))
     cells_of = faiss.IndexFlatIP(vectors.shape[1])
@@ -257,14 +245,14 @@ def recall_of(found: np.ndarray, vectors: np.ndarray, *, include_self: bool = Tr
     return hits / (len(rows) * count)
 
 
-def check_neighbours(size: int, count: int, include_self: bool) -> None:
-    """Raises a `ValueError` if `size` vectors do not have `count` neighbours each."""
+def validate_neighbours(size: int, count: int, include_self: bool) -> None:
+    """`size` vectors have `count` neighbours each."""
     most = size if include_self else size - 1
     if not 1 <= count <= most:
-        itself = "itself included" if include_self else "itself not counted"
+        itself = "included" if include_self else "not counted"
         raise ValueError(
-            f"{count} nearest neighbours were asked for, but of {size} vectors each has from 1 to {most} ({itself}). "
-            "Pass a smaller `k`, or more images."
+            f"{count} nearest neighbours were asked for, but of {size} vectors each has from 1 to {most} (itself "
+            f"{itself}). Pass a smaller `k`, or more images."
         )
 
 
@@ -273,10 +261,7 @@ def image_vectors(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, 
     from datasets import Dataset
 
     if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"`{who}.fit` was given {kind_of(dataset)}. It compares all images with each other, so it needs "
-            "random access: give one `Dataset`."
-        )
+        raise TypeError(f"`{who}.fit` was given {kind_of(dataset)}. It compares all images: give one `Dataset`.")
     require_columns(
         dataset.column_names,
         [IMAGE_ID, column],
@@ -310,8 +295,8 @@ def _unit_vectors(values: pa.Array, column: str) -> np.ndarray:
     flat, lengths = values.flatten(), np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
     if len(lengths) > 1:
         raise ValueError(
-            f"The embeddings in `{column}` have {lengths[0]} to {lengths[-1]} numbers. Vectors of one space have "
-            "equally many. Take all of them from one model."
+            f"The embeddings in `{column}` have {lengths[0]} to {lengths[-1]} numbers. Take all of them from one "
+            "model."
         )
     vectors = flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(values), -1)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -11,7 +11,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
+from hf_curriculum.config import at_least, kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.base import RegionSource
@@ -93,10 +93,7 @@ class Grounding(ModelLoss):
         name: str = "grounding",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        if k < 1:
-            raise ValueError(
-                f"`k={k}` was given. It is the number of other images that a caption is compared with, at least 1."
-            )
+        at_least("Grounding", k=(k, 1))
         super().__init__(
             model,
             processor,
@@ -128,10 +125,7 @@ class Grounding(ModelLoss):
         from datasets import Dataset
 
         if not isinstance(dataset, Dataset):
-            raise TypeError(
-                f"`Grounding.fit` was given {kind_of(dataset)}. It draws images at random, so it needs random access: "
-                "give one `Dataset`."
-            )
+            raise TypeError(f"`Grounding.fit` was given {kind_of(dataset)}. It draws images: give one `Dataset`.")
         column = self.columns[0]
         require_columns(
             dataset.column_names,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import digest
+from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.fingerprint import read_trained_on
-from hf_curriculum.provenance import ScoreProvenance, check_choice
-from hf_curriculum.scorers.pretrained import PairScorer, folder_digest, load_model, load_pretrained
+from hf_curriculum.provenance import ScoreProvenance, validate_choice
+from hf_curriculum.scorers.pretrained import PairScorer, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded, reduced_losses
 
 if TYPE_CHECKING:
@@ -106,25 +106,12 @@ class ModelLoss(PairScorer):
         name: str = "model_loss",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("reduction", reduction, ("sum", "mean"))
-        check_choice("easy", easy, ("low", "high"))
-        if max_length < 2 or batch_size < 1:
-            raise ValueError(
-                f"`max_length={max_length}` and `batch_size={batch_size}` were given. A caption has at least 2 tokens "
-                "(one is scored after the other), and a batch at least 1 pair."
-            )
-        self.model: str = str(model)
+        validate_choice("reduction", reduction, ("sum", "mean"))
+        at_least(type(self).__name__, max_length=(max_length, 2))
+        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy)
         self.reduction = reduction
         self.processor: str | None = None if processor is None else str(processor)
         self.max_length = max_length
-        self.batch_size = batch_size
-        self.revision: str | None = folder_digest(self.model) if revision is None else revision
-        self.image_column = image_column
-        self.caption_column = caption_column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (image_column, caption_column)
-        self.decode_false: tuple[str, ...] = (image_column,)
         if regions is not None:
             self.regions = open_regions(regions) if isinstance(regions, (str, Path)) else regions
             self.region_options = region_options
@@ -147,7 +134,7 @@ class ModelLoss(PairScorer):
         kind = load_pretrained(AutoConfig, self.model, self.revision).model_type
         cls = VisionEncoderDecoderModel if kind == "vision-encoder-decoder" else AutoModelForImageTextToText
         model = load_model(cls, self.model, self.revision).to(device)
-        self._check_kind(model)
+        self._validate_kind(model)
         text = model.config.get_text_config(decoder=True)
         positions = getattr(text, "max_position_embeddings", None) or self.max_length
         before, inputs = image_text(model, tokenizer), self._inputs(model, where, revision)
@@ -165,7 +152,7 @@ class ModelLoss(PairScorer):
         if self.regions is not None and not on_regions:
             raise ValueError(
                 f"`regions` were given, but {self.model!r} is a {type(model).__name__}, which reads images. Leave "
-                "them out, or name a captioner that was trained on regions."
+                "them out, or name a captioner on regions."
             )
         if on_regions:
             images = load_pretrained(CaptionProcessor, where, revision).image_processor
@@ -180,22 +167,20 @@ class ModelLoss(PairScorer):
             )
         return PixelInputs(images, image_column=self.image_column)
 
-    def _check_kind(self, model: Any) -> None:
+    def _validate_kind(self, model: Any) -> None:
         from hf_curriculum.models.base import image_placeholder
 
         kind, config = type(model).__name__, model.config
         placeholder = image_placeholder(config)
         if placeholder is not None:
             raise ValueError(
-                f"{self.model!r} is a {kind}, which reads an image as placeholder tokens (`{placeholder}`) within a "
-                "prompt; what a caption's loss is depends on that prompt. Use a captioner: GIT, Flamingo, BLIP or a "
-                "`VisionEncoderDecoderModel`."
+                f"{self.model!r} is a {kind}, which reads an image as placeholder tokens (`{placeholder}`) of a "
+                "prompt. Use a captioner: GIT, Flamingo, BLIP or a `VisionEncoderDecoderModel`."
             )
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
             raise ValueError(
-                f"{self.model!r} is a {kind} whose configuration has no `decoder_start_token_id`: the token "
-                "before a caption is unknown. Set it as in training (`model.config.decoder_start_token_id = ...`) and "
-                "save the model again."
+                f"{self.model!r} is a {kind} whose configuration has no `decoder_start_token_id`. Set it as in "
+                "training (`model.config.decoder_start_token_id = ...`) and save the model again."
             )
 
     def describe(self, column: str | None = None) -> ScoreProvenance:

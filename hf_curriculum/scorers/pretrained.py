@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.config import digest
+from hf_curriculum.config import at_least, digest
 from hf_curriculum.scorers.base import Scorer, readable_captions
 from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
 
@@ -26,9 +26,9 @@ def load_pretrained(auto_class: Any, name: str, revision: str | None = None, **o
     except (OSError, ValueError) as error:  # ValueError: a folder that exists, without what is looked for
         reason = " ".join(str(error).split())
         raise FileNotFoundError(
-            f"{auto_class.__name__} found no {name!r} (revision {revision!r}): {reason[:300]} It scores the "
-            "examples, so nothing can be scored without it. Check the name; on a machine without network, give a "
-            f"folder, or fetch the model into its cache first (`hf download {name}`)."
+            f"{auto_class.__name__} found no {name!r} (revision {revision!r}): {reason[:300]} Nothing can be scored "
+            "without it. Check the name; on a machine without network, give a folder, or fetch the model into its "
+            f"cache first (`hf download {name}`)."
         ) from error
 
 
@@ -41,8 +41,8 @@ def load_model(auto_class: Any, name: str, revision: str | None = None, allowed:
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(allowed))
     if missing:
         raise ValueError(
-            f"{name!r} lacks {len(missing)} weights of a {type(model).__name__}, such as {missing[0]!r}. They would "
-            "stay random, and so would the scores. Name a checkpoint that was trained with this head."
+            f"{name!r} lacks {len(missing)} weights of a {type(model).__name__}, such as {missing[0]!r}, so scores "
+            "would be random. Name a checkpoint that was trained with this head."
         )
     return model.eval()
 
@@ -69,20 +69,14 @@ def report_truncated(scorer: Scorer, truncated: int, of: int, limit: int) -> Non
     """Warns that captions of a batch were truncated to `limit` tokens, and counts them in this process."""
     if truncated:
         scorer._num_truncated = getattr(scorer, "_num_truncated", 0) + truncated
-        logger.warning(
-            "`%s`: %d of %d captions are longer than %d tokens; their first %d were scored.",
-            scorer.name,
-            truncated,
-            of,
-            limit,
-            limit,
-        )
+        message = "`%s`: %d of %d captions are longer than %d tokens; their first %d were scored."
+        logger.warning(message, scorer.name, truncated, of, limit, limit)
 
 
 class PairScorer(Scorer):
     """A score of pairs by a model that reads image and caption; an image is opened once for all its captions.
 
-    A subclass has `image_column`, `caption_column` and `batch_size`. Its `load` returns an object with a `tokenizer`,
+    A subclass's `load` returns an object with a `tokenizer`,
     the `limit` of tokens, and the `prefix` of each caption. It defines `pixels(image, loaded)`: an RGB image as the
     model reads it, (3, height, width), or a string that says why it cannot; and `run(loaded, tokens, images)`: the
     scores of pairs whose images have one size, (pairs,). The first of its `columns` has the images.
@@ -91,6 +85,24 @@ class PairScorer(Scorer):
     group_by: str = IMAGE_ID
     packages: tuple[str, ...] = ("torch", "transformers", "tokenizers", "pillow")
     backend: str = "pil"
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None,
+        batch_size: int,
+        image_column: str,
+        caption_column: str,
+        name: str,
+        easy: Literal["low", "high"],
+    ) -> None:
+        at_least(type(self).__name__, batch_size=(batch_size, 1))
+        self.model: str = str(model)
+        self.revision: str | None = folder_digest(self.model) if revision is None else revision
+        self.batch_size = batch_size
+        self.image_column = image_column
+        self.caption_column = caption_column
+        self._set_columns((image_column, caption_column), name, easy, decode_false=(image_column,))
 
     @property
     def num_truncated(self) -> int:

@@ -1,4 +1,4 @@
-"""`add_scores` and `add_scores_sharded`: scores as new columns; what scorers do not read is not written or decoded."""
+"""`add_scores`: scores as new columns; what scorers do not read is not written or decoded."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of, sole_writer
+from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.grouping import aggregate_per_image
 from hf_curriculum.data.readers.coco import OBJECTS
-from hf_curriculum.parts import PartFolder, data_digest, launched, missing_parts, wait_for_files
+from hf_curriculum.parts import PartFolder, data_digest
 from hf_curriculum.provenance import (
     AnyDataset,
     ScoreProvenance,
     append_columns,
-    check_choice,
     read_column,
     score_values,
+    validate_choice,
     validate_new_columns,
 )
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.fitted import FITTED, read_fitted, write_fitted
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -88,10 +87,10 @@ def add_scores(
         >>> add_scores(data, CaptionLength())["caption_length"][:]
         [2.0, 5.0, nan]
     """
-    scorers = _as_scorers(scorers)
+    scorers = as_scorers(scorers)
     for scorer in scorers:
-        scorer.check_fitted()
-    check_choice("per_image", per_image, (None, "max", "min", "mean"))
+        scorer.validate_fitted()
+    validate_choice("per_image", per_image, (None, "max", "min", "mean"))
     given = {"per_image": per_image, "num_proc": num_proc, "resume_every": resume_every, "cache_dir": cache_dir}
     given["load_from_cache_file"] = None if load_from_cache_file else False
     if isinstance(dataset, IterableDatasetDict):
@@ -101,99 +100,27 @@ def add_scores(
         return _score_iterable(dataset, scorers, batch_size, overwrite, given)
     if not isinstance(dataset, (Dataset, DatasetDict)):
         raise TypeError(
-            f"`add_scores` was given {kind_of(dataset)}. It takes a `datasets.Dataset`, `DatasetDict` or "
-            "`IterableDataset`: make one with `load_dataset` or `Dataset.from_dict`."
+            f"`add_scores` was given {kind_of(dataset)}. Give a `datasets.Dataset`, `DatasetDict` or "
+            "`IterableDataset`."
         )
-    splits = _as_splits(dataset, scorers, per_image, overwrite)
-    run = _Run(scorers, splits, per_image, batch_size, num_proc, resume_every or None, cache_dir, load_from_cache_file)
-    return run.add_to(dataset)
+    splits = splits_to_score(dataset, scorers, per_image, overwrite)
+    options = (batch_size, num_proc, resume_every or None, cache_dir, load_from_cache_file)
+    return ScoringRun(scorers, splits, per_image, *options).add_to(dataset)
 
 
-def add_scores_sharded(
-    dataset: Dataset | DatasetDict,
-    scorers: Scorer | Sequence[Scorer],
-    folder: str | Path,
-    *,
-    rank: int | None = None,
-    world_size: int | None = None,
-    per_image: Literal["max", "min", "mean"] | None = None,
-    batch_size: int = 1000,
-    num_proc: int | None = None,
-    part_rows: int = 10_000,
-    fit_on: str | None = None,
-    overwrite: bool = False,
-    timeout: float = 6 * 3600,
-) -> Dataset | DatasetDict | None:
-    """`add_scores` by any number of processes, which share a folder and need not run at the same time.
-
-    The rows are split into parts of `part_rows`, and each process scores a contiguous range of parts. A finished part
-    is written completely or not at all; the first process concatenates them. A process that was killed is started
-    again and scores what is missing, with another number of processes, too. Batches do not depend on their number, so
-    the result is that of `add_scores`, number for number.
-
-    Scorers that need `fit` and were not fitted are fitted by the first process. A scorer that reads what another one
-    writes comes after it.
-
-    Args:
-        dataset: one data set or several splits; the same in every process.
-        scorers: one or more.
-        folder: where the parts are kept, on a disk that every process sees, with what scorers have fitted (as JSON).
-            It may be deleted when the first process is done.
-        rank: of this process; by default `RANK` of `accelerate launch` or `torchrun`, or 0.
-        world_size: how many processes there are; by default `WORLD_SIZE`, or 1.
-        per_image, batch_size, num_proc, overwrite: as in `add_scores`. GPUs are assigned to the processes of a
-            machine.
-        part_rows: rows of a part, rounded up to complete batches: what a killed process loses.
-        fit_on: the split that scorers are fitted on; by default "train", or the only one.
-        timeout: seconds to wait for other processes without a new part.
-
-    Returns:
-        The data set with the new columns in the first process; None in the others.
-
-    Raises:
-        TypeError: something that is not a scorer or a map-style data set.
-        ValueError: what `add_scores` raises; the folder holds parts of another run, or a damaged one; no such `rank`
-            or split.
-        TimeoutError: another process has stopped.
-        RuntimeError: another process of this `rank` works in the folder.
-
-    Example:
-        >>> add_scores_sharded(data, CLIPSimilarity(), "/shared/parts")      # doctest: +SKIP
-    """
-    rank, world_size = launched(rank, world_size)
-    scorers = _as_scorers(scorers)
-    check_choice("per_image", per_image, (None, "max", "min", "mean"))
-    if part_rows < 1 or batch_size < 1:
-        raise ValueError(f"`part_rows={part_rows}` and `batch_size={batch_size}` were given. Both are at least 1 row.")
-    if not isinstance(dataset, (Dataset, DatasetDict)):
-        raise TypeError(
-            f"`add_scores_sharded` was given {kind_of(dataset)}. Rows are assigned to processes by number: "
-            "give a `Dataset` or a `DatasetDict`. An iterable data set is split by `split_dataset_by_node`."
-        )
-    splits = _as_splits(dataset, scorers, per_image, overwrite)
-    step = -(-part_rows // batch_size) * batch_size
-    shared = {"folder": Path(folder), "rank": rank, "world_size": world_size, "timeout": timeout}
-    if any(scorer.needs_fit for scorer in scorers):
-        shared["fit_on"] = _split_to_fit_on(splits, fit_on)
-    with sole_writer(f"the share of process {rank} in {folder}", Path(folder) / f".{rank}.lock"):
-        return _Run(scorers, splits, per_image, batch_size, num_proc, step, **shared).add_to(dataset)
-
-
-def _as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
-    """The scorers as a list, checked: each a `Scorer`, at least one, and no column written twice."""
+def as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
+    """The scorers as a list: each a `Scorer`, at least one, and no column written twice."""
     scorers = [scorers] if isinstance(scorers, Scorer) or not isinstance(scorers, Sequence) else list(scorers)
     for scorer in scorers:
         if not isinstance(scorer, Scorer):
             given = scorer if isinstance(scorer, type) else type(scorer)
             raise TypeError(
-                f"`add_scores` was given {given.__name__!r}, not a scorer. It needs to know which columns are read "
-                "and written. Give an instance (`NounCount()`), subclass `Scorer`, or join finished numbers "
-                "with `add_scores_from`."
+                f"`add_scores` was given {given.__name__!r}, not a scorer. Give an instance (`NounCount()`), subclass "
+                "`Scorer`, or join finished numbers with `add_scores_from`."
             )
-        scorer.check_columns()
+        scorer.validate_columns()
     written = [column for scorer in scorers for column in scorer.outputs]
-    twice = sorted({column for column in written if written.count(column) > 1})
-    if twice:
+    if twice := sorted({column for column in written if written.count(column) > 1}):
         raise ValueError(f"Two scorers write `{twice[0]}`. Only one of them would be kept. Give one another `name=`.")
     if not written:
         raise ValueError("No scorer was given, so there is nothing to add. Pass at least one, like `NounCount()`.")
@@ -203,22 +130,20 @@ def _as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
 def _validate_columns(found: Sequence[str], scorers: Sequence[Scorer], overwrite: bool) -> None:
     """Checks that columns that are read exist, or are written by a scorer before, and that written ones are new."""
     known = list(found)
+    remedy = "Rename the columns (`dataset.rename_column`), or give the scorer their names; one that another scorer "
+    remedy += "writes must be written before."
     for scorer in scorers:
         boxes = " Boxes of COCO or VOC are loaded with `load_captioned(..., objects=FILE)` (hf-curriculum score: "
         boxes += f"--objects FILE), as the column `{OBJECTS}`."
-        require_columns(
-            known,
-            scorer.columns,
-            reader=f"{type(scorer).__name__} reads {', '.join(f'`{column}`' for column in scorer.columns)}.",
-            remedy="Rename the columns (`dataset.rename_column`), or give the scorer their names; one that another "
-            f"scorer writes must be written before.{boxes if OBJECTS in {*scorer.columns} - {*known} else ''}",
-        )
+        reader = f"{type(scorer).__name__} reads {', '.join(f'`{column}`' for column in scorer.columns)}."
+        without_boxes = OBJECTS in scorer.columns and OBJECTS not in known
+        require_columns(known, scorer.columns, reader=reader, remedy=remedy + boxes * without_boxes)
         known += [column for column in scorer.outputs if column not in known]
     validate_new_columns(found, [column for scorer in scorers for column in scorer.outputs], overwrite)
 
 
 @dataclass
-class _Split:
+class Split:
     """One split, and those of its new columns that are known in this process."""
 
     name: str
@@ -233,14 +158,14 @@ class _Split:
         return len(self.dataset) if indices is None else len(np.unique(indices.column(0).to_numpy()))
 
 
-def _as_splits(
+def splits_to_score(
     dataset: Dataset | DatasetDict, scorers: Sequence[Scorer], per_image: str | None, overwrite: bool
-) -> list[_Split]:
+) -> list[Split]:
     """The splits; a `ValueError` if a column is missing or exists already, or `per_image` has no `image_id`."""
     parts = dict(dataset) if isinstance(dataset, DatasetDict) else {"all": dataset}
     for part in parts.values():
         _validate_columns(part.column_names, scorers, overwrite)
-    return [_Split(name, part, _image_codes(part) if per_image else None) for name, part in parts.items()]
+    return [Split(name, part, _image_codes(part) if per_image else None) for name, part in parts.items()]
 
 
 def _image_codes(dataset: Dataset) -> np.ndarray:
@@ -254,31 +179,18 @@ def _image_codes(dataset: Dataset) -> np.ndarray:
     return group_codes(dataset.data.column(IMAGE_ID) if dataset._indices is None else read_column(dataset, IMAGE_ID))
 
 
-def _split_to_fit_on(splits: Sequence[_Split], fit_on: str | None) -> _Split:
-    if fit_on is None and len(splits) == 1:
-        return splits[0]
-    name, names = "train" if fit_on is None else fit_on, [split.name for split in splits]
-    if name not in names:
-        raise ValueError(
-            f"A scorer is fitted on a corpus, and there is no split {name!r} among {names}. Name one of them, "
-            "`fit_on=`: usually the one that is trained on."
-        )
-    return splits[names.index(name)]
-
-
 @dataclass(frozen=True)
-class _Stage:
-    """What a scorer reads of a split, where each row of the split is in it, and the parts of the scores, if any."""
+class Stage:
+    """What a scorer reads of a split, and where each row of the split is in it (None: in the same place)."""
 
     inputs: Dataset
     position: np.ndarray | None
     provenance: dict[str, ScoreProvenance]
     source: str | None
-    parts: PartFolder | None = None
 
-    @property
-    def features(self) -> Features:
-        return _features(self.provenance)
+    @classmethod
+    def of(cls, scorer: Scorer, dataset: Dataset) -> Stage:
+        return cls(*scoring_inputs(dataset, scorer), _provenance(scorer), scorer.source_digest())
 
     def manifest(self) -> dict[str, Any]:
         """What must be equal in all processes for their parts to belong together."""
@@ -294,7 +206,7 @@ class _Stage:
             batched=True,
             with_rank=True,
             remove_columns=inputs.column_names,
-            features=self.features,
+            features=_features(self.provenance),
             desc=f"Scoring {', '.join(self.provenance)}{which}",
             **options,
         )
@@ -310,35 +222,22 @@ def _features(provenance: Mapping[str, ScoreProvenance]) -> Features:
     return Features({column: Value("float32", id=made.to_json()) for column, made in provenance.items()})
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The scorers of a call over its splits, for one process or several that share a folder.
-
-    Scores are made in parts of `step` rows (None: `map` scores and caches all rows). Processes take the scorers in the
-    order given, and wait only for parts of scorers before the present one.
-    """
+@dataclass
+class ScoringRun:
+    """The scorers of a call over its splits, in parts of `step` rows, or by a `map` that caches all rows (None)."""
 
     scorers: list[Scorer]
-    splits: list[_Split]
+    splits: list[Split]
     per_image: Literal["max", "min", "mean"] | None
     batch_size: int
     num_proc: int | None
     step: int | None
     cache_dir: str | Path | None = None
     load_from_cache_file: bool = True
-    folder: Path | None = None
-    rank: int = 0
-    world_size: int = 1
     timeout: float = 0
-    fit_on: _Split | None = None
 
     def add_to(self, dataset: Dataset | DatasetDict) -> Dataset | DatasetDict | None:
-        """`dataset` with the scores of its splits; None in every process but the first."""
-        if self.step is not None:
-            for scorer in self.scorers:
-                self.score_missing_parts(scorer)
-        if self.rank:
-            return None
+        """`dataset` with the scores of its splits."""
         scored = {}
         for split in self.splits:
             for scorer in self.scorers:
@@ -348,84 +247,78 @@ class _Run:
             scored[split.name] = append_columns(split.dataset, values, split.provenance, read=read, overwrite=True)
         return DatasetDict(scored) if isinstance(dataset, DatasetDict) else scored["all"]
 
-    def score_missing_parts(self, scorer: Scorer) -> None:
-        """Scores those of this process's parts that are missing."""
-        every = [(split, part) for split in self.splits for part in range(-(-split.rows() // self.step))]
-        own = slice(len(every) * self.rank // self.world_size, len(every) * (self.rank + 1) // self.world_size)
-        if self.rank == 0:
-            self.fit_if_needed(scorer)
-        for split in self.splits:
-            numbers = [part for of, part in every[own] if of is split]
-            # finished parts are checked by the first process, which may be done and delete them at any time
-            if self.rank and not missing_parts(self.shared_folder(split, scorer), numbers, split.rows(), self.step):
-                continue
-            stage = self.stage(scorer, split)
-            parts = stage.parts
-            for part in parts.missing(numbers):
-                found = stage.map(
-                    scorer,
-                    parts.rows_of(part),
-                    f" (part {part + 1} of {parts.count})",
-                    batch_size=self.batch_size,
-                    num_proc=self.num_proc,
-                    keep_in_memory=True,  # the part itself is what is kept
-                    load_from_cache_file=False,
-                    new_fingerprint=Hasher.hash([parts.digest, part]),  # saves hashing the scorer once per part
-                )
-                parts.write(part, found)
-                logger.info("%s: part %d of %d is written.", parts.folder, part + 1, parts.count)
-            if self.world_size == 1:
-                self.collect(scorer, split, stage)
-
-    def collect(self, scorer: Scorer, split: _Split, stage: _Stage | None = None) -> None:
-        """Puts a scorer's columns and their provenance into the split, once; waits for parts of other processes."""
+    def collect(self, scorer: Scorer, split: Split) -> None:
+        """Puts a scorer's columns and their provenance into the split, once."""
         if split.values.keys() >= scorer.outputs.keys():
             return
-        stage = self.stage(scorer, split) if stage is None else stage
-        if stage.parts is not None:
-            parts = stage.parts.read_all(self.timeout)
-            scores = {column: parts[column].to_numpy() for column in parts.column_names}
+        stage = self.stage(scorer, split)
+        if self.step is None:
+            scores = self.map_all(scorer, stage)
         else:
-            file = self.cache_file(scorer, stage) if self.cache_dir is not None and len(stage.inputs) else None
-            options = {"batch_size": self.batch_size, "num_proc": self.num_proc, "cache_file_name": file}
-            # None leaves it to `datasets.disable_caching`
-            options["load_from_cache_file"] = None if self.load_from_cache_file else False
-            scores = stage.map(scorer, **options) if len(stage.inputs) else {}
+            parts = self.part_folder(scorer, split, stage)
+            self.score_parts(scorer, stage, parts, range(parts.count))
+            table = parts.read_all(self.timeout)
+            scores = {column: table[column].to_numpy() for column in table.column_names}
         for column, made in stage.provenance.items():
             array = scores.get(column, np.zeros(0, np.float32))
             array = array if stage.position is None else array[stage.position]
-            split.values[column] = (
-                aggregate_per_image(array, split.images, self.per_image) if self.per_image else array
+            if self.per_image:
+                array = aggregate_per_image(array, split.images, self.per_image)
+            split.values[column], split.provenance[column] = array, replace(made, per_image=self.per_image)
+
+    def map_all(self, scorer: Scorer, stage: Stage) -> dict[str, np.ndarray]:
+        """Scores of all rows, cached by `map`."""
+        if not len(stage.inputs):
+            return {}
+        file = None
+        if self.cache_dir is not None:
+            os.makedirs(self.cache_dir, exist_ok=True)
+            file = os.path.join(self.cache_dir, f"scores-{self.cache_key(scorer, stage)}.arrow")
+        return stage.map(
+            scorer,
+            batch_size=self.batch_size,
+            num_proc=self.num_proc,
+            cache_file_name=file,
+            load_from_cache_file=None if self.load_from_cache_file else False,  # None: `datasets.disable_caching`
+        )
+
+    def score_parts(self, scorer: Scorer, stage: Stage, parts: PartFolder, numbers: Sequence[int]) -> None:
+        """Scores those of some parts that are missing."""
+        for part in parts.missing(numbers):
+            found = stage.map(
+                scorer,
+                parts.rows_of(part),
+                f" (part {part + 1} of {parts.count})",
+                batch_size=self.batch_size,
+                num_proc=self.num_proc,
+                keep_in_memory=True,  # the part itself is what is kept
+                load_from_cache_file=False,
+                new_fingerprint=Hasher.hash([parts.digest, part]),  # saves hashing the scorer once per part
             )
-            split.provenance[column] = replace(made, per_image=self.per_image)
+            parts.write(part, found)
+            logger.info("%s: part %d of %d is written.", parts.folder, part + 1, parts.count)
 
-    def cache_file(self, scorer: Scorer, stage: _Stage) -> str:
-        """Where `map` caches all rows in `cache_dir`."""
-        os.makedirs(self.cache_dir, exist_ok=True)
-        key = Hasher.hash([stage.inputs._fingerprint, scorer, stage.features.to_dict(), self.batch_size])
-        return os.path.join(self.cache_dir, f"scores-{key}.arrow")
+    def part_folder(self, scorer: Scorer, split: Split, stage: Stage) -> PartFolder:
+        """The folder of a scorer's parts: in `cache_dir`, where `map` caches, or in the cache of `datasets`."""
+        cache: str | Path = Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "scores")
+        if split.dataset.cache_files:
+            cache = Path(split.dataset.cache_files[0]["filename"]).parent
+        folder = Path(self.cache_dir or cache, f"scores-{self.cache_key(scorer, stage)}")
+        if not self.load_from_cache_file:
+            shutil.rmtree(folder, ignore_errors=True)
+        return PartFolder(folder, self.manifest(stage), len(stage.inputs), self.step)
 
-    def stage(self, scorer: Scorer, split: _Split) -> _Stage:
-        self.fit_if_needed(scorer)
-        inputs, position = scoring_inputs(self.with_scores_read(scorer, split), scorer)
-        stage = _Stage(inputs, position, _provenance(scorer), scorer.source_digest())
-        if self.step is None:
-            return stage
-        if self.folder is None:
-            key = [inputs._fingerprint, scorer, stage.features.to_dict(), self.batch_size, self.step]
-            folder = _cache_folder(split.dataset, self.cache_dir) / f"scores-{Hasher.hash(key)}"
-            if not self.load_from_cache_file:
-                shutil.rmtree(folder, ignore_errors=True)
-        else:
-            folder = self.shared_folder(split, scorer)
-        single_process = self.folder is not None and self.world_size == 1
-        manifest = {**stage.manifest(), "batch_size": self.batch_size}
-        return replace(stage, parts=PartFolder(folder, manifest, len(inputs), self.step, single_process))
+    def manifest(self, stage: Stage) -> dict[str, Any]:
+        return {**stage.manifest(), "batch_size": self.batch_size}
 
-    def shared_folder(self, split: _Split, scorer: Scorer) -> Path:
-        return self.folder / split.name / next(iter(scorer.outputs))
+    def cache_key(self, scorer: Scorer, stage: Stage) -> str:
+        key = [stage.inputs._fingerprint, scorer, _features(stage.provenance).to_dict(), self.batch_size, self.step]
+        return Hasher.hash(key)
 
-    def with_scores_read(self, scorer: Scorer, split: _Split) -> Dataset:
+    def stage(self, scorer: Scorer, split: Split) -> Stage:
+        return Stage.of(scorer, self.with_scores_read(scorer, split))
+
+    def with_scores_read(self, scorer: Scorer, split: Split) -> Dataset:
         """The data set with those new scores that a scorer reads: its cache does not depend on other scorers."""
         earlier = self.scorers[: self.scorers.index(scorer)]
         writer_of = {column: other for other in earlier for column in other.outputs}
@@ -436,31 +329,6 @@ class _Run:
             return split.dataset
         values = {column: split.values[column] for column in read}
         return append_columns(split.dataset, values, split.provenance, overwrite=True, log=False)
-
-    def fit_if_needed(self, scorer: Scorer) -> None:
-        """Fits a scorer in the first process, and gives the others its fitted attributes."""
-        if not scorer.needs_fit:
-            return
-        corpus = self.with_scores_read(scorer, self.fit_on)
-        stage = _Stage(*scoring_inputs(corpus, scorer), _provenance(scorer), scorer.source_digest())
-        manifest = {**stage.manifest(), "fit_on": self.fit_on.name}
-        folder = self.folder / ".fitted" / next(iter(scorer.outputs))
-        PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
-        if self.rank == 0 and not (folder / FITTED).exists():
-            scorer.fit(corpus)
-            write_fitted(folder, {name: getattr(scorer, name) for name in scorer.fitted_attributes})
-        wait_for_files(folder, [FITTED], self.timeout)
-        for name, value in read_fitted(folder, scorer.fitted_attributes).items():
-            setattr(scorer, name, value)
-
-
-def _cache_folder(dataset: Dataset, cache_dir: str | Path | None) -> Path:
-    """`cache_dir`, or where `map` caches, or the cache of `datasets` for data in memory."""
-    if cache_dir is not None:
-        return Path(cache_dir)
-    if dataset.cache_files:
-        return Path(dataset.cache_files[0]["filename"]).parent
-    return Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "scores")
 
 
 def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarray | None]:
@@ -499,16 +367,16 @@ def _score_iterable(
     for option, value in given.items():
         if value is not None:
             raise ValueError(
-                f"`{option}={value!r}` does not go with an iterable data set, which is scored while it is read, never "
-                "as a whole. Leave it out, or load the data as a map-style `Dataset`."
+                f"`{option}={value!r}` does not go with an iterable data set, which is scored while it is read. Leave "
+                "it out, or load the data as a map-style `Dataset`."
             )
     try:
         dataset = dataset._resolve_features()  # reads one batch if the features are unknown; there is no public way
     except pa.ArrowInvalid as error:
         raise ValueError(
             "The features of this iterable data set are not known, and its first rows do not determine them "
-            f"({error}). A `map` without `features=` forgets them, and provenance is kept in them. Restore them with "
-            "`dataset.cast(features)`, or use `dataset.map(scorer, batched=True)`, which records no provenance."
+            f"({error}). Restore them with `dataset.cast(features)`, or use `dataset.map(scorer, batched=True)`, "
+            "which records no provenance."
         ) from error
     for scorer in scorers:
         _validate_columns(list(dataset.features), [scorer], overwrite)

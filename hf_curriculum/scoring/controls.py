@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +17,12 @@ from hf_curriculum.names import SCORERS
 from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
-    check_choice,
     installed_versions,
     numeric_column,
     read_column,
     read_provenance,
     score_values,
+    validate_choice,
 )
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scoring.join import warn_if_merged
@@ -77,13 +78,11 @@ def shuffle_scores(
         ([1.0, 2.0, 3.0, 4.0, 5.0], False)
     """
     if isinstance(dataset, DatasetDict):
-        options: dict[str, Any] = {"within": within, "seed": seed, "name": name, "group_by": group_by, "easy": easy}
-        options["overwrite"] = overwrite
-        return DatasetDict({split: shuffle_scores(part, column, **options) for split, part in dataset.items()})
+        permute = partial(shuffle_scores, column=column, within=within, seed=seed, name=name, group_by=group_by)
+        return DatasetDict({split: permute(part, easy=easy, overwrite=overwrite) for split, part in dataset.items()})
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"`shuffle_scores` was given {kind_of(dataset)}. It needs all rows at once: give a map-style "
-            "`Dataset` or a `DatasetDict`."
+            f"`shuffle_scores` was given {kind_of(dataset)}. Give a map-style `Dataset` or a `DatasetDict`."
         )
     name = name or f"{column}_{'random' if within is None else 'matched'}"
     scores = score_values(dataset, column)
@@ -160,30 +159,24 @@ def _validate_shared(found: np.ndarray, shared: np.ndarray, what: str | None) ->
     different = int((found != shared).sum())
     if different:
         raise ValueError(
-            f"Rows of one group differ in `{what}` ({different} of {len(found)} from their group's first), so the "
-            "group has no value of its own. Make it one value per group (`add_scores(..., per_image=)`), or permute "
-            "rows (`group_by=None`)."
+            f"Rows of one group differ in `{what}` ({different} of {len(found)} from their group's first). Make it "
+            "one value per group (`add_scores(..., per_image=)`), or permute rows (`group_by=None`)."
         )
 
 
 def _provenance(
     column: str, name: str, before: ScoreProvenance | None, easy: str | None, arguments: dict[str, Any]
 ) -> ScoreProvenance:
-    check_choice("easy", easy, ("low", "high", None))
+    validate_choice("easy", easy, ("low", "high", None))
     if easy is None and before is None and column not in SCORERS:
         raise ValueError(
-            f"Which end of `{column}` is easy is not recorded with the data, and no scorer writes that column. Its "
-            'control needs it. Pass `easy="low"` or `easy="high"`.'
+            f"Which end of `{column}` is easy is not recorded with the data, and no scorer writes that column. Pass "
+            '`easy="low"` or `easy="high"`.'
         )
     if before is None:
         before = ScoreProvenance(column, "unknown", easy=easy or SCORERS[column].easy)
     arguments = {"dealt_from": column, "scorer": before.scorer, "arguments": before.arguments, **arguments}
     versions = {**before.versions, **installed_versions(("hf-curriculum",))}
     return replace(
-        before,
-        column=name,
-        scorer="shuffle_scores",
-        arguments=arguments,
-        versions=versions,
-        easy=easy or before.easy,
+        before, column=name, scorer="shuffle_scores", arguments=arguments, versions=versions, easy=easy or before.easy
     )

@@ -25,11 +25,11 @@ from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
     as_splits,
-    check_choice,
     numeric_column,
     read_column,
     read_provenance,
     score_values,
+    validate_choice,
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -91,10 +91,8 @@ def _read_source(source: str | Path | Dataset, keys: list[str], like: Dataset) -
     if isinstance(source, Dataset):
         return source, {"from": "Dataset", "fingerprint": source._fingerprint}
     if not isinstance(source, (str, Path)):
-        raise TypeError(
-            f"Scores cannot be joined from {kind_of(source)}. Give the path of a CSV, Parquet or JSON-lines "
-            "file, or a `Dataset` (`Dataset.from_pandas(frame)` makes one)."
-        )
+        given = f"Scores cannot be joined from {kind_of(source)}"
+        raise TypeError(f"{given}. Give the path of a CSV, Parquet or JSON-lines file, or a `Dataset`.")
     file = Path(source)
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. It should hold the scores to join.")
@@ -136,10 +134,8 @@ def _score_columns(table: Dataset, keys: list[str], columns: Sequence[str] | Non
         kinds = {name: getattr(feature, "dtype", None) or "" for name, feature in table.features.items()}
         names = [name for name, kind in kinds.items() if kind.startswith(numbers) and name not in keys]
     if not names:
-        raise ValueError(
-            f"There is no column of numbers to join: the source has the columns {table.column_names}, of which {keys} "
-            "are the key."
-        )
+        found = f"the source has the columns {table.column_names}, of which {keys} are the key"
+        raise ValueError(f"There is no column of numbers to join: {found}.")
     return names
 
 
@@ -155,11 +151,9 @@ def _provenance(
         end = easy.get(name) if isinstance(easy, Mapping) else easy
         before = kept.get(name)
         if end is None and before is None:
-            raise ValueError(
-                f'Which end of `{name}` is easy is not known: the source carries no provenance. Pass `easy="low"` or '
-                '`easy="high"`, or a mapping from columns to one of them.'
-            )
-        check_choice("easy", end, ("low", "high", None))
+            unknown = f"Which end of `{name}` is easy is not known: the source carries no provenance"
+            raise ValueError(f'{unknown}. Pass `easy=`, "low" or "high", or a mapping from columns to one of them.')
+        validate_choice("easy", end, ("low", "high", None))
         joined: dict[str, Any] = {**origin, "on": keys}
         if before is None:
             made[name] = ScoreProvenance(name, origin["from"], joined, easy=end, source="joined")
@@ -229,10 +223,8 @@ def _read_keys(dataset: Dataset, keys: list[str], reader: str) -> list[pa.Array]
     for key in keys:
         kind = getattr(dataset.features[key], "dtype", None) or ""
         if kind not in ("string", "large_string") and not kind.startswith(("int", "uint")):
-            raise ValueError(
-                f"`{key}` is {dataset.features[key]}, which cannot name a row. A key is a column of strings or whole "
-                "numbers, such as an identifier, a URL or a file name."
-            )
+            found = f"`{key}` is {dataset.features[key]}, which cannot name a row"
+            raise ValueError(f"{found}. A key is a column of strings or whole numbers.")
     return [read_column(dataset, key) for key in keys]
 
 
@@ -245,7 +237,7 @@ def match_keys(
     except pa.ArrowInvalid as error:
         raise ValueError(
             f"The key {keys} is of another kind in {source} than in the data, and cannot be read as it ({error}). "
-            "Keys match by value. Convert one of them."
+            "Convert one of them."
         ) from error
     count = len(theirs[0])
     valid = np.ones(count, bool)
@@ -256,8 +248,8 @@ def match_keys(
     if not known.is_unique:
         first = rows[known.duplicated(keep=False) & ~known.duplicated()]
         raise ValueError(
-            f"{len(first)} keys stand more than once in {source}, such as {show_keys(theirs, first)}. It is not clear "
-            f"which of their scores to take. Keep one row per key, or join `on` more columns than {keys}."
+            f"{len(first)} keys stand more than once in {source}, such as {show_keys(theirs, first)}. Keep one row "
+            f"per key, or join `on` more columns than {keys}."
         )
     found = np.append(rows, -1)[known.get_indexer(_key_index(ours))]
     for start in range(0, len(found), 10_000):  # two keys may share a hash
@@ -295,8 +287,7 @@ def _validate_complete(
         if len(unknown):
             raise ValueError(
                 f"{len(unknown)} of {len(found)} rows have a key {keys} that {source} does not have, such as "
-                f"{show_keys(ours[name], unknown)}. The file was made for other data. Score these rows, or pass "
-                "`partial=True` to give them NaN."
+                f"{show_keys(ours[name], unknown)}. Score these rows, or pass `partial=True` to give them NaN."
             )
 
 
@@ -375,8 +366,8 @@ def save_scores(
     names = list(carried) if columns is None else list(columns)
     if not names:
         raise ValueError(
-            "The data set has no column that carries the provenance of a score, so there is nothing to save. Add "
-            "scores with `add_scores`, or record where a column came from with `attach_provenance`."
+            "No column of the data set carries the provenance of a score. Add scores with `add_scores`, or record "
+            "where a column came from with `attach_provenance`."
         )
     require_columns(
         carried, names, reader="Only columns with provenance are saved.", remedy="Use `attach_provenance`."
@@ -444,12 +435,8 @@ def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
     with reading(file, "Save the scores again."):
         about = parse_json(metadata.get(_MARK, b"{}"))
     if about.get("format") != _FORMAT:
-        raise ValueError(
-            f"{file} is not a side file of scores in format {_FORMAT}. `save_scores` writes one; other files are "
-            "joined with `add_scores_from`."
-        )
+        remedy = "`save_scores` writes one; other files are joined with `add_scores_from`."
+        raise ValueError(f"{file} is not a side file of scores in format {_FORMAT}. {remedy}")
     if table.num_rows != about["rows"]:
-        raise ValueError(
-            f"{file} has {table.num_rows} rows but was written with {about['rows']}: it was changed. Write it again."
-        )
+        raise ValueError(f"{file} was changed: it had {about['rows']} rows, and has {table.num_rows}. Write it again.")
     return Dataset(table), about

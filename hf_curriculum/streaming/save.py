@@ -14,7 +14,7 @@ from hf_curriculum.config import complete_folder, kind_of
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
-from hf_curriculum.provenance import check_choice, read_provenance
+from hf_curriculum.provenance import read_provenance, validate_choice
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scored_data import provenance_markdown, write_provenance
 from hf_curriculum.streaming.index import (
@@ -92,7 +92,7 @@ def save_bucketed(
             f"`save_bucketed` was given {kind_of(dataset)}. Buckets are made of all rows of one split at once: give a "
             "`datasets.Dataset`, such as `splits['train']`."
         )
-    check_choice("format", format, ("parquet", "webdataset"))
+    validate_choice("format", format, ("parquet", "webdataset"))
     _validate_shards(shard_size, num_shards)
     if format == "webdataset":
         validate_features(dataset.features)

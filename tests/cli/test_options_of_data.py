@@ -22,7 +22,7 @@ def scoring(replaced):
     """What the command `score` calls, by name."""
     return {
         "load": replaced("data.load", "load_captioned", Dataset.from_dict(TEXTS)),
-        "score": replaced("scoring.add_scores", "add_scores_sharded", "scored"),
+        "score": replaced("scoring.sharded", "add_scores_sharded", "scored"),
         "save": replaced("cli.score", "_save_and_print"),
         "bars": replaced("cli.score", "hide_bars_unless_watched"),
     }

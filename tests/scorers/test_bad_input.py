@@ -28,7 +28,7 @@ from hf_curriculum import (
     add_scores,
 )
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scorers.concreteness import check_neighbours
+from hf_curriculum.scorers.concreteness import validate_neighbours
 from hf_curriculum.scorers.text.pos_tagger import TagTraining, WordPieces, _split
 from hf_curriculum.scorers.visual.detectors import ModelDetector
 
@@ -64,33 +64,38 @@ READ = [name for name in ANY.NAMES if "caption" in ANY.build(name).columns]  # a
 
 
 EDGES = [
-    (lambda given: NounCount(max_words=given), 1, 0, "`max_words` is 0"),
-    (lambda given: ModelLoss("m", max_length=given), 2, 1, "`max_length=1` and `batch_size=32` were given"),
-    (lambda given: ModelLoss("m", batch_size=given), 1, 0, "`max_length=50` and `batch_size=0` were given"),
-    (lambda given: LanguageModelLoss("m", max_length=given), 2, 1, "`max_length=1` and `batch_tokens=2048` were"),
-    (lambda given: LanguageModelLoss("m", batch_tokens=given), 1, 0, "`max_length=1024` and `batch_tokens=0` were"),
-    (lambda given: VisualEntropy(probabilities="p", top_k=given), 1, 0, "`top_k` is 0"),
-    (lambda given: Grounding("m", k=given), 1, 0, "`k=0` was given"),
-    (lambda given: Concreteness(k=given), 1, 0, "`k` is 0"),
-    (lambda given: Concreteness(min_count=given), 1, 0, "`min_count` is 0"),
+    (
+        lambda given: NounCount(max_words=given),
+        1,
+        0,
+        "max_words is at least [123]",
+    ),
+    (lambda given: ModelLoss("m", max_length=given), 2, 1, "max_length is at least [123]"),
+    (lambda given: ModelLoss("m", batch_size=given), 1, 0, "batch_size is at least [123]"),
+    (lambda given: LanguageModelLoss("m", max_length=given), 2, 1, "max_length is at least [123]"),
+    (lambda given: LanguageModelLoss("m", batch_tokens=given), 1, 0, "batch_tokens is at least [123]"),
+    (lambda given: VisualEntropy(probabilities="p", top_k=given), 1, 0, "top_k is at least [123]"),
+    (lambda given: Grounding("m", k=given), 1, 0, "k is at least [123]"),
+    (lambda given: Concreteness(k=given), 1, 0, "k is at least [123]"),
+    (lambda given: Concreteness(min_count=given), 1, 0, "min_count is at least [123]"),
     (lambda given: Combine({"a": given}), 0.01, 0.0, "The weight of `a` is 0.0"),
     (lambda given: Combine({"a": given}), 0.01, np.inf, "The weight of `a` is inf"),
-    (lambda given: ClassProbability("m", batch_size=given), 1, 0, "`batch_size` is 0"),
-    (lambda given: CLIPSimilarity(batch_size=given), 1, 0, "`batch_size` is 0"),
-    (lambda given: ViLTSimilarity("m", batch_size=given), 1, 0, "`batch_size` is 0"),
-    (lambda given: ModelDetector("m", batch_size=given), 1, 0, "`batch_size` is 0"),
-    (lambda given: PosTagger("m", batch_pieces=given), 1, 0, "`batch_pieces` is 0"),
+    (lambda given: ClassProbability("m", batch_size=given), 1, 0, "batch_size is at least [123]"),
+    (lambda given: CLIPSimilarity(batch_size=given), 1, 0, "batch_size is at least [123]"),
+    (lambda given: ViLTSimilarity("m", batch_size=given), 1, 0, "batch_size is at least [123]"),
+    (lambda given: ModelDetector("m", batch_size=given), 1, 0, "batch_size is at least [123]"),
+    (lambda given: PosTagger("m", batch_pieces=given), 1, 0, "batch_pieces is at least [123]"),
     (lambda given: TagTraining(epochs=given), 1, 0, "`epochs` is 0"),
     (lambda given: TagTraining(learning_rate=given), 0.01, 0, "`learning_rate` is 0"),
     (lambda given: TagTraining(batch_size=given), 1, 0, "`batch_size` is 0"),
-    (lambda given: WordPieces(TINY.tokenizer(), given), 3, 2, "`max_length` is 2"),
+    (lambda given: WordPieces(TINY.tokenizer(), given), 3, 2, "max_length is at least [123]"),
     (lambda given: _split([["a"], ["b"], ["a"]], given, 0), 0, -0.01, "`held_out` is -0.01"),
     (lambda given: _split([["a"], ["b"], ["a"]], given, 0), 0.5, 1, "`held_out` is 1"),
     (lambda given: _split([["a"], ["b"], ["a"]], given, 0), 0.26, 0.25, r"`held_out=0.25` of 2 distinct sentences"),
     (lambda given: _split([["a"], ["b"], ["a"]], given, 0), 0.74, 0.76, r"`held_out=0.76` of 2 distinct sentences"),
-    (lambda given: check_neighbours(3, given, True), 3, 4, "each has from 1 to 3 \\(itself included"),
-    (lambda given: check_neighbours(3, given, False), 2, 3, "each has from 1 to 2 \\(itself not counted"),
-    (lambda given: check_neighbours(3, given, False), 1, 0, "0 nearest neighbours were asked for"),
+    (lambda given: validate_neighbours(3, given, True), 3, 4, "each has from 1 to 3 \\(itself included"),
+    (lambda given: validate_neighbours(3, given, False), 2, 3, "each has from 1 to 2 \\(itself not counted"),
+    (lambda given: validate_neighbours(3, given, False), 1, 0, "0 nearest neighbours were asked for"),
 ]
 
 

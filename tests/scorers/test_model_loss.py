@@ -156,8 +156,6 @@ def test_models_that_are_not_there_or_of_another_kind():
     [
         ({"reduction": "max"}, "`reduction` is 'max'"),
         ({"easy": "middle"}, "`easy` is 'middle'"),
-        ({"max_length": 1}, "`max_length=1`"),
-        ({"batch_size": 0}, "`batch_size=0`"),
     ],
 )
 def test_wrong_arguments(arguments, message):

@@ -196,7 +196,7 @@ def test_columns_given_as_one_text_are_named():
         columns = "caption"
 
     for call in (lambda: Text()(BATCH), lambda: add_scores(Dataset.from_dict(BATCH), Text())):
-        with pytest.raises(TypeError, match=r"Text\.columns is the text 'caption'.*columns = \('caption',\)"):
+        with pytest.raises(TypeError, match=r"Text\.columns is a string, not a tuple"):
             call()
 
     class Later(Letters):
@@ -204,14 +204,12 @@ def test_columns_given_as_one_text_are_named():
             super().__init__()
             self.decode_false = "caption"
 
-    with pytest.raises(TypeError, match=r"Later\.decode_false is the text 'caption'"):
+    with pytest.raises(TypeError, match=r"Later\.decode_false is a string"):
         Later()(BATCH)
 
 
 def test_a_score_without_the_workers_number_is_named():
-    with pytest.raises(
-        TypeError, match=r"Short\.score\(self, batch\) cannot be called.*def score\(self, batch, rank\)"
-    ):
+    with pytest.raises(TypeError, match=r"Short\.score\(self, batch\) does not take a batch and the worker's number"):
 
         class Short(Scorer):
             columns, name = ("caption",), "short"

@@ -44,19 +44,15 @@ def test_every_scorer_is_known_by_name(name):
 
 
 def test_mistakes(tmp_path):
-    with pytest.raises(ValueError, match=r"There is no scorer 'beauty'.*caption_length"):
-        scorer_from("beauty")
-    with pytest.raises(ValueError, match="There is no scorer None"):
-        scorer_from("{name: noun_count}")
-    with pytest.raises(ValueError, match=r"`modle` is no argument of CLIPSimilarity, which takes model, "):
-        scorer_from({"type": "clip_similarity", "modle": "x"})
-    with pytest.raises(ValueError, match=r'ViLTSimilarity needs `model`.*"type": "vilt_similarity", "model": "..."'):
-        scorer_from("vilt_similarity")
-    with pytest.raises(ValueError, match=r"nothing\.json' does not exist"):
-        scorer_from(tmp_path / "nothing.json")
-    with pytest.raises(ValueError, match=r"neither a name of .*, a file, JSON nor YAML"):
-        scorer_from('{"type": [')
-    with pytest.raises(ValueError, match="nor a mapping with a `type`"):
-        scorer_from("[noun_count]")
-    with pytest.raises(ValueError, match="`easy` is 'middle'"):
-        scorer_from({"type": "caption_length", "easy": "middle"})
+    for match, bad in (
+        (r"There is no scorer 'beauty'.*caption_length", "beauty"),
+        ("There is no scorer None", "{name: noun_count}"),
+        (r"`modle` is no argument of CLIPSimilarity, which takes model, ", {"type": "clip_similarity", "modle": "x"}),
+        (r'ViLTSimilarity needs `model`.*"type": "vilt_similarity", "model": "..."', "vilt_similarity"),
+        (r"nothing\.json' does not exist", tmp_path / "nothing.json"),
+        (r"neither a name of .*, a file, JSON nor YAML", '{"type": ['),
+        ("nor a mapping with a `type`", "[noun_count]"),
+        ("`easy` is 'middle'", {"type": "caption_length", "easy": "middle"}),
+    ):
+        with pytest.raises(ValueError, match=match):
+            scorer_from(bad)

@@ -486,7 +486,7 @@ def test_wrong_arguments(small):
         add_scores(small, lambda batch: batch)
     with pytest.raises(TypeError, match="was given 'NounCount', not a scorer"):
         add_scores(small, [NounCount])
-    with pytest.raises(TypeError, match=r"was given a list. It takes a `datasets.Dataset`"):
+    with pytest.raises(TypeError, match=r"was given a list. Give a `datasets.Dataset`"):
         add_scores([{"caption": "a"}], NounCount())
     with pytest.raises(ValueError, match="Two scorers write `noun_count`"):
         add_scores(small, [NounCount(), NounCount(tags="NN")])

@@ -11,7 +11,7 @@ import pytest
 
 from hf_curriculum import CaptionLength, CLIPSimilarity, WordRarity, add_scores
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.ray import RayScorer
+from hf_curriculum.scoring.sharded import RayScorer
 
 
 def as_ray(rows):

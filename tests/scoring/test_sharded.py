@@ -30,7 +30,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.parts import PartFolder, data_digest, launched, wait_for_files
 from hf_curriculum.provenance import score_values
-from hf_curriculum.scoring.fitted import read_fitted, write_fitted
+from hf_curriculum.scoring.sharded import read_fitted, write_fitted
 
 IMAGE = {"bytes": b"an image that is not opened", "path": None}
 FAST = {"batch_size": 5, "part_rows": 8, "timeout": 20}
@@ -382,9 +382,10 @@ def test_the_digest_of_data(data, tmp_path):
     assert data_digest(data.select([*range(60)]).shuffle(seed=0).select(range(5))) != same
     order = np.random.default_rng(0).permutation(60)
     assert data_digest(data.select(order)) == data_digest(data.select(order).flatten_indices()) != same
-    changes = {"caption": "changed", "image_id": None, "image": {"bytes": b"shorter", "path": None}}
-    for column, value in changes.items():
-        rows = data.cast_column("image", Image(decode=False)).to_dict()
+    stored = data.cast_column("image", Image(decode=False))
+    images = [{"bytes": content, "path": None} for content in (b"shorter", stored[7]["image"]["bytes"][:-1] + b"x")]
+    for column, value in (("caption", "changed"), ("image_id", None), *(("image", image) for image in images)):
+        rows = stored.to_dict()
         rows[column][7] = value
         assert data_digest(Dataset.from_dict(rows, features=data.features)) != same
     texts = ["ab", "c"], ["a", "bc"], ["ab", "d"], ["db", "c"]  # other lengths, or another letter

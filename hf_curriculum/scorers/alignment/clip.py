@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import read_json
+from hf_curriculum.config import at_least, read_json
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.provenance import ScoreProvenance, check_choice
+from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scorers.alignment.clip_backends import (
     PREFIX,
     OpenClipTowers,
@@ -32,7 +32,6 @@ from hf_curriculum.scorers.pretrained import folder_digest, one_thread_in_worker
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
 logger: logging.Logger = logging.getLogger(__name__)
-
 
 SCENES_CLIP = "scenes_clip"
 """The model that ships with the package, trained on the embedded scenes only."""
@@ -124,16 +123,11 @@ class CLIPSimilarity(Scorer):
         name: str = "clip_similarity",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("backend", backend, (None, "transformers", "open_clip"))
-        check_choice("dtype", dtype, ("float32", "float16", "bfloat16"))
-        check_choice("easy", easy, ("low", "high"))
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` is {batch_size}. It is a number of images or captions, at least 1.")
+        validate_choice("backend", backend, (None, "transformers", "open_clip"))
+        validate_choice("dtype", dtype, ("float32", "float16", "bfloat16"))
+        at_least("CLIPSimilarity", batch_size=(batch_size, 1))
         if image_embedding is not None and image_embedding == text_embedding:
-            raise ValueError(
-                f"`{image_embedding}` was given for the embedding of the image and for that of the text: every row's "
-                "similarity would be 1. Name two columns, or only one of them."
-            )
+            raise ValueError(f"`{image_embedding}` was given for the embedding of the image and of the text.")
         self.model: str | None = str(model)
         self.pretrained: str | None = None if pretrained is None else str(pretrained)
         self.backend = backend
@@ -144,10 +138,8 @@ class CLIPSimilarity(Scorer):
         self.caption_column = caption_column
         self.image_embedding = image_embedding
         self.text_embedding = text_embedding
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (image_embedding or image_column, text_embedding or caption_column)
-        self.decode_false: tuple[str, ...] = () if image_embedding else (image_column,)
+        columns = (image_embedding or image_column, text_embedding or caption_column)
+        self._set_columns(columns, name, easy, decode_false=() if image_embedding else (image_column,))
         self.group_by = None if image_embedding else IMAGE_ID
         if image_embedding is None or text_embedding is None:
             self._resolve()
@@ -162,16 +154,15 @@ class CLIPSimilarity(Scorer):
         if self.backend == "transformers":
             if self.pretrained is not None:
                 raise ValueError(
-                    f"`pretrained={self.pretrained!r}` was given for {self.model!r}, a model of `transformers`, whose "
-                    'weights come with its name. Leave it out, or pass `backend="open_clip"`.'
+                    f"`pretrained={self.pretrained!r}` is for open_clip, not {self.model!r}. Leave it out."
                 )
             digest = folder_digest(str(self._source()))
             self.packages: tuple[str, ...] = ("torch", "transformers", "tokenizers", "pillow")
         else:
             if self.revision is not None:
                 raise ValueError(
-                    f"`revision={self.revision!r}` was given for {self.model!r}, a model of `open_clip`, which has "
-                    "no revisions. Name other weights by `pretrained=`, or leave it out."
+                    f"`revision={self.revision!r}` was given for {self.model!r}, a model of `open_clip`. Name other "
+                    "weights by `pretrained=`."
                 )
             digest = weights_digest(*parse_name(self.model, self.pretrained))
             self.packages = ("torch", "open_clip_torch", "torchvision", "pillow")
@@ -214,9 +205,8 @@ class CLIPSimilarity(Scorer):
         image, text = images.vectors.shape[1], texts.vectors.shape[1]
         if image != text:
             raise ValueError(
-                f"The images' vectors have {image} numbers and the captions' {text}, so they are of two models: "
-                f"`{self.columns[0]}` against `{self.columns[1]}`. A cosine needs both in one space. Name the `model` "
-                "that the vectors in the data came from."
+                f"The vectors of `{self.columns[0]}` have {image} numbers and those of `{self.columns[1]}` {text}: "
+                "they are of two models. Name the `model` that the vectors in the data came from."
             )
         pairs = images.vectors[images.index[both]], texts.vectors[index[both]]  # (pairs, D) each
         scores[both] = np.einsum("nd,nd->n", *pairs)
@@ -274,16 +264,11 @@ def given_vectors(values: list[Any], column: str) -> _Vectors:
     except (TypeError, ValueError):
         given = [np.zeros(())]
     if any(vector.ndim != 1 for vector in given):
-        raise TypeError(
-            f"`{column}` does not hold one list of numbers per row, so no vector can be read from it. Give the column "
-            "that holds the embeddings."
-        )
+        raise TypeError(f"`{column}` does not hold one list of numbers per row. Give the column of embeddings.")
     lengths = sorted({len(vector) for vector in given})
     if len(lengths) > 1:
-        raise ValueError(
-            f"The vectors in `{column}` have {lengths[0]} to {lengths[-1]} numbers. Vectors of one space have equally "
-            "many. Take all of them from one model."
-        )
+        found = f"The vectors in `{column}` have {lengths[0]} to {lengths[-1]} numbers"
+        raise ValueError(f"{found}. Take all of them from one model.")
     index, vectors = np.full(len(values), -1), np.zeros((0, 0), np.float32)
     if given:
         vectors = np.stack(given)  # (k, D)

@@ -65,10 +65,8 @@ class TransformersTowers(Towers):
         self.model: Any = load_model(AutoModel, name, revision)
         lacking = [call for call in ("get_image_features", "get_text_features") if not hasattr(self.model, call)]
         if lacking:
-            raise ValueError(
-                f"{name!r} is a {type(self.model).__name__}, which has no `{lacking[0]}`. A cosine of image and "
-                "caption needs a model with two towers. Name a CLIP or a SigLIP."
-            )
+            found = f"{name!r} is a {type(self.model).__name__}, which has no `{lacking[0]}`"
+            raise ValueError(f"{found}. A cosine needs a model with two towers, such as a CLIP or a SigLIP.")
         self.model.to(device=device, dtype=dtype)
         self.tokenizer: Any = load_pretrained(AutoTokenizer, name, revision)
         self.processor: Any = load_pretrained(AutoImageProcessor, name, revision, backend="pil")
@@ -133,13 +131,11 @@ def parse_name(model: str, pretrained: str | None) -> tuple[str, str | None]:
     complete = name.startswith(_SCHEMES)
     architecture, _, tag = (name, "", "") if complete else name.partition("/")
     if pretrained is not None and (complete or tag):
-        raise ValueError(
-            f"Weights are named twice: `model={model!r}` and `pretrained={pretrained!r}`. Name them in one place."
-        )
+        raise ValueError(f"Weights are named twice: `model={model!r}` and `pretrained={pretrained!r}`.")
     if not complete and not (tag or pretrained):
         raise ValueError(
             f"`model={model!r}` names no weights, and open_clip would make up random ones. Write "
-            f'"{PREFIX}{architecture}/WEIGHTS" (`open_clip.list_pretrained()` lists them) or pass `pretrained=`.'
+            f'"{PREFIX}{architecture}/WEIGHTS" (see `open_clip.list_pretrained()`) or pass `pretrained=`.'
         )
     return architecture, tag or pretrained
 
@@ -166,9 +162,9 @@ class OpenClipTowers(Towers):
         except (OSError, RuntimeError, ValueError) as error:  # all three, for names it does not know or cannot fetch
             reason = " ".join(str(error).split())
             raise FileNotFoundError(
-                f"open_clip found no {name!r} with the weights {pretrained!r}: {reason[:300]} It scores the examples, "
-                "so nothing can be scored without it. Check both names (`open_clip.list_pretrained()`); on a machine "
-                "without network, give the weights as a file, or fetch them into the cache first."
+                f"open_clip found no {name!r} with the weights {pretrained!r}: {reason[:300]} Check both names "
+                "(`open_clip.list_pretrained()`); on a machine without network, give the weights as a file, or fetch "
+                "them into the cache first."
             ) from error
         self.model.eval()
         self.context: int = self.tokenizer.context_length
@@ -231,8 +227,5 @@ def _imported() -> Any:
     try:
         import open_clip
     except ImportError as error:
-        raise ImportError(
-            "This model is one of open_clip's, which is not installed. Run `pip install 'hf-curriculum[clip]'`, or "
-            "name a CLIP of `transformers`."
-        ) from error
+        raise ImportError("open_clip is not installed. Run `pip install 'hf-curriculum[clip]'`.") from error
     return open_clip

@@ -13,8 +13,8 @@ from transformers import ViltConfig, ViltModel
 from transformers.models.vilt.modeling_vilt import ViltPreTrainedModel
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.pretrained import PairScorer, folder_digest, load_model, load_pretrained
+from hf_curriculum.provenance import validate_choice
+from hf_curriculum.scorers.pretrained import PairScorer, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
 
 if TYPE_CHECKING:
@@ -95,27 +95,13 @@ class ViLTSimilarity(PairScorer):
         probability: str | None = "vilt_probability",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("head", head, ("retrieval", "matching", "match_row"))
-        check_choice("easy", easy, ("low", "high"))
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` is {batch_size}. It is a number of pairs, at least 1.")
+        validate_choice("head", head, ("retrieval", "matching", "match_row"))
+        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy)
         if matching_weights is not None and head == "retrieval":
-            raise ValueError(
-                f"`matching_weights={matching_weights!r}` was given, but the retrieval head does not use the matching "
-                'head\'s weights. Leave it out, or pass `head="matching"`.'
-            )
-        self.model: str = str(model)
+            raise ValueError(f'`matching_weights={matching_weights!r}` has no effect with `head="retrieval"`.')
         self.head = head
-        self.batch_size = batch_size
         self.matching_weights: str | None = None if matching_weights is None else str(matching_weights)
-        self.revision: str | None = folder_digest(self.model) if revision is None else revision
-        self.image_column = image_column
-        self.caption_column = caption_column
-        self.name = name
         self.probability = probability
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (image_column, caption_column)
-        self.decode_false: tuple[str, ...] = (image_column,)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -232,14 +218,14 @@ def read_matching_head(file: str) -> dict[str, torch.Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
             raise ValueError(
-                f"{path} cannot be read as weights alone ({' '.join(str(error).split())[:200]}). Files that hold "
-                f"other objects could run code. Save the two tensors {' and '.join(HEAD)} to a file of their own."
+                f"{path} cannot be read as weights alone ({' '.join(str(error).split())[:200]}). Other objects could "
+                f"run code. Save the two tensors {' and '.join(HEAD)} to a file of their own."
             ) from error
         weights = content.get("state_dict", content)
     missing = [name for name in HEAD if name not in weights]
     if missing:
         raise ValueError(
-            f"{file} has no {missing[0]!r} among its {len(weights)} weights, so it does not hold ViLT's matching "
-            "head. Give the original pretrained weights, whose names it keeps."
+            f"{file} has no {missing[0]!r} among its {len(weights)} weights: it lacks ViLT's matching head. Give the "
+            "original pretrained weights."
         )
     return {name: weights[name].float() for name in HEAD}

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
+from hf_curriculum.config import at_least
+from hf_curriculum.provenance import validate_choice
+from hf_curriculum.scorers.base import CaptionScorer
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class _Loaded(NamedTuple):
     limit: int
 
 
-class LanguageModelLoss(Scorer):
+class LanguageModelLoss(CaptionScorer):
     """Language-model loss, −Σ log p(y_t | y_<t), of a caption in nats.
 
     A caption begins with the tokenizer's beginning-of-text token, if it has one, so that the first token is scored too
@@ -77,23 +78,15 @@ class LanguageModelLoss(Scorer):
         name: str = "language_model_loss",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("reduction", reduction, ("sum", "mean"))
-        check_choice("easy", easy, ("low", "high"))
-        if max_length < 2 or batch_tokens < 1:
-            raise ValueError(
-                f"`max_length={max_length}` and `batch_tokens={batch_tokens}` were given. A caption has at least 2 "
-                "tokens (one is scored after the other), and a batch at least 1."
-            )
+        validate_choice("reduction", reduction, ("sum", "mean"))
+        at_least("LanguageModelLoss", max_length=(max_length, 2), batch_tokens=(batch_tokens, 1))
+        super().__init__(column, name, easy)
         self.model: str = str(model)
         self.reduction = reduction
         self.first_token = first_token
         self.max_length = max_length
         self.batch_tokens = batch_tokens
         self.revision: str | None = folder_digest(self.model) if revision is None else revision
-        self.column = column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (column,)
 
     @property
     def num_truncated(self) -> int:
@@ -108,7 +101,7 @@ class LanguageModelLoss(Scorer):
         model.config.use_cache = False
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or self.max_length
         before = self._before(tokenizer)
-        self._check_causal(model)
+        self._validate_causal(model)
         return _Loaded(model, tokenizer, before, min(self.max_length, positions))
 
     def _before(self, tokenizer: Any) -> list[int]:
@@ -118,13 +111,11 @@ class LanguageModelLoss(Scorer):
             return [tokenizer.bos_token_id]
         known = tokenizer.get_vocab()
         if self.first_token not in known:
-            raise ValueError(
-                f"`first_token={self.first_token!r}` is not in the vocabulary of {self.model!r}, so it cannot stand "
-                'before a caption. Give one of its tokens, "bos" or "none".'
-            )
+            given = f"`first_token={self.first_token!r}` is not in the vocabulary of {self.model!r}"
+            raise ValueError(f'{given}. Give one of its tokens, "bos" or "none".')
         return [known[self.first_token]]
 
-    def _check_causal(self, model: Any) -> None:
+    def _validate_causal(self, model: Any) -> None:
         import torch
 
         pair = torch.tensor([[0, 1], [0, 2]], device=model.device)  # two texts with one beginning
@@ -132,15 +123,11 @@ class LanguageModelLoss(Scorer):
             first, second = model(input_ids=pair).logits[:, 0]  # (vocabulary,) each
         if not torch.allclose(first, second, rtol=1e-3, atol=1e-4):
             raise ValueError(
-                f"{self.model!r} is no causal language model: what a {type(model).__name__} predicts after a token "
-                "changes with the token after that, so it sees what it has to predict. Name a model that reads from "
-                "left to right, such as GPT-2."
+                f"{self.model!r} is no causal language model: a {type(model).__name__} sees the token that it has to "
+                "predict. Name a model that reads from left to right, such as GPT-2."
             )
 
-    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
-        captions, mask = readable_captions(batch[self.column], self.column)
-        if not captions:
-            return scatter([], mask)
+    def score_captions(self, captions: list[str], rank: int | None) -> np.ndarray:
         loaded = self.loaded(rank)
         # `verbose=False`: the tokenizer would warn of every caption that is truncated below
         found = loaded.tokenizer(captions, add_special_tokens=False, verbose=False)["input_ids"]
@@ -155,7 +142,7 @@ class LanguageModelLoss(Scorer):
             rows = order[start : start + max(1, self.batch_tokens // len(tokens[order[start]]))]
             losses[rows] = self._losses(loaded.model, [tokens[row] for row in rows])
             start += len(rows)
-        return scatter(losses, mask)
+        return losses
 
     def _losses(self, model: Any, tokens: list[list[int]]) -> np.ndarray:
         """Losses of captions, float64 (captions,)."""

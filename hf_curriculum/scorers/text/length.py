@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
+from hf_curriculum.provenance import validate_choice
+from hf_curriculum.scorers.base import CaptionScorer
 
 # letters and digits, with apostrophes and hyphens inside a word
 _WORD = re.compile(r"\w+(?:['’\-]\w+)*")
@@ -18,11 +16,11 @@ _WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 
 def word_splitter(words: Literal["whitespace", "regex"]) -> Callable[[str], list[str]]:
     """The function that splits a caption into words: see `CaptionLength` for the two kinds."""
-    check_choice("words", words, ("whitespace", "regex"))
+    validate_choice("words", words, ("whitespace", "regex"))
     return str.split if words == "whitespace" else _WORD.findall
 
 
-class CaptionLength(Scorer):
+class CaptionLength(CaptionScorer):
     """The number of words of a caption.
 
     Args:
@@ -54,15 +52,9 @@ class CaptionLength(Scorer):
         name: str = "caption_length",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("words", words, ("whitespace", "regex"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("words", words, ("whitespace", "regex"))
+        super().__init__(column, name, easy)
         self.words = words
-        self.column = column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (column,)
 
-    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
-        captions, mask = readable_captions(batch[self.column], self.column)
-        split = word_splitter(self.words)
-        return scatter([len(split(caption)) for caption in captions], mask)
+    def score_captions(self, captions: list[str], rank: int | None) -> list[int]:
+        return list(map(len, map(word_splitter(self.words), captions)))

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scenes.vocabulary import NOUNS, plural
-from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
+from hf_curriculum.scorers.base import CaptionScorer, corpus_batches, readable_captions
+from hf_curriculum.scorers.text.taggers import needing_nltk
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 
-class ObjectMentions(Scorer):
+class ObjectMentions(CaptionScorer):
     """The number of object categories that a caption, or all captions of an image, mention word for word.
 
     Captions are lower-cased and tokenized as by NLTK. A category is mentioned where one of its words or
@@ -73,20 +74,18 @@ class ObjectMentions(Scorer):
         name: str = "object_mentions",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("count", count, ("types", "tokens"))
-        check_choice("per", per, ("caption", "image"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("count", count, ("types", "tokens"))
+        validate_choice("per", per, ("caption", "image"))
+        super().__init__(column, name, easy)
         if isinstance(categories, str):
-            check_choice("categories", categories, tuple(CATEGORIES))
+            validate_choice("categories", categories, tuple(CATEGORIES))
         else:
             categories = _forms(categories)
         self.categories = categories
         self.count = count
         self.per = per
-        self.column = column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (column,) if per == "caption" else (IMAGE_ID, column)
+        if per == "image":
+            self.columns = (IMAGE_ID, column)
         self.fitted_attributes: tuple[str, ...] = () if per == "caption" else ("image_mentions_",)
         self._prepare()
 
@@ -101,8 +100,8 @@ class ObjectMentions(Scorer):
                 tokens = self._nltk.tokens(text.lower())
                 if not tokens or not all(token in text.lower() for token in tokens):
                     raise ValueError(
-                        f"The category {category!r} has {text!r} among the texts that mention it, which NLTK "
-                        f"tokenizes as {tokens}: no words to look for. Give words without quotation marks."
+                        f"The category {category!r} has {text!r}, which NLTK tokenizes as {tokens}: no words to look "
+                        "for. Give words without quotation marks."
                     )
                 if len(tokens) == 1:
                     self._words[tokens[0]].append(category)
@@ -159,10 +158,7 @@ class ObjectMentions(Scorer):
             captions, mask = readable_captions(batch[self.column], self.column)
             images = [image for image, readable in zip(batch[IMAGE_ID], mask.tolist(), strict=True) if readable]
             if None in images:
-                raise ValueError(
-                    f"`{IMAGE_ID}` is missing in a row with a caption, so its mentions belong to no image. Fill or "
-                    "filter these rows first."
-                )
+                raise ValueError(f"`{IMAGE_ID}` is missing in a row with a caption. Fill or filter such rows first.")
             for image, caption in zip(images, captions, strict=True):
                 found = self.mentioned(caption)
                 if self.count == "types":
@@ -177,10 +173,11 @@ class ObjectMentions(Scorer):
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         if self.per == "image":
             return np.array([self.image_mentions_.get(image, np.nan) for image in batch[IMAGE_ID]], np.float32)
-        captions, mask = readable_captions(batch[self.column], self.column)
-        if self.count == "tokens":
-            return scatter([len(self.mentioned(caption)) for caption in captions], mask)
-        return scatter([len(set(self.mentioned(caption))) for caption in captions], mask)
+        return super().score(batch, rank)
+
+    def score_captions(self, captions: list[str], rank: int | None) -> list[int]:
+        found = map(self.mentioned, captions)
+        return list(map(len, found if self.count == "tokens" else map(set, found)))
 
 
 def _forms(categories: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -191,9 +188,7 @@ def _forms(categories: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str,
         raise ValueError("`categories` is empty, so nothing could be mentioned. Name some, or leave it out.")
     for name, texts in categories.items():
         if isinstance(texts, str) or not all(isinstance(text, str) for text in (name, *texts)):
-            raise TypeError(
-                f"The category {name!r} has {texts!r}. Give a list of strings: the words and phrases that mention it."
-            )
+            raise TypeError(f"The category {name!r} has {texts!r}. Give a list of strings that mention it.")
     return {name: list(texts) for name, texts in categories.items()}
 
 
@@ -205,23 +200,20 @@ def category_forms(
 ) -> dict[str, list[str]]:
     """Category → the words and phrases that mention it, as `ObjectMentions` takes them."""
     if isinstance(categories, str):
-        check_choice("categories", categories, tuple(CATEGORIES))
+        validate_choice("categories", categories, tuple(CATEGORIES))
         forms = {name: list(texts) for name, texts in CATEGORIES[categories].items()}
     else:
         given = [name.casefold() for name in categories if isinstance(name, str)]
         twice = sorted({name for name in given if given.count(name) > 1})
         if twice:
-            raise ValueError(
-                f"Two categories are called {twice[0]!r}, so a label could not say which one is meant. Name each once."
-            )
+            raise ValueError(f"Two categories are called {twice[0]!r}. Name each once.")
         forms = _forms(categories)
     more = read_synonyms(synonyms) if isinstance(synonyms, (str, Path)) else _forms(synonyms) if synonyms else {}
     unknown = [name for name in more if name not in forms]
     if unknown:
         raise ValueError(
             f"There are synonyms of {unknown[:5]}, which are none of the {len(forms)} categories "
-            f"({', '.join(list(forms)[:3])}, …). Their words would count for nothing: correct the names, or add them "
-            "to the categories."
+            f"({', '.join(list(forms)[:3])}, …). Correct the names, or add them to the categories."
         )
     for name, texts in forms.items():
         texts += more.get(name, ())
@@ -250,27 +242,14 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
     return found
 
 
-_IRREGULAR_PLURALS = {
-    "child": "children",
-    "foot": "feet",
-    "goose": "geese",
-    "louse": "lice",
-    "man": "men",
-    "mouse": "mice",
-    "ox": "oxen",
-    "person": "people",
-    "tooth": "teeth",
-    "woman": "women",
-}
-
-
+_PLURALS = "child/children foot/feet goose/geese louse/lice man/men mouse/mice ox/oxen person/people tooth/teeth"
+_IRREGULAR_PLURALS = dict(pair.split("/") for pair in f"{_PLURALS} woman/women".split())
 _SAME = ("aircraft", "deer", "fish", "moose", "offspring", "salmon", "scissors", "series", "sheep", "shrimp", "skis")
-_IRREGULAR_PLURALS |= {word: word for word in _SAME}
+_IRREGULAR_PLURALS |= dict(zip(_SAME, _SAME, strict=True))
 _VES = ("calf", "elf", "half", "hoof", "knife", "leaf", "life", "loaf", "scarf", "self", "sheaf", "shelf", "thief")
 _IRREGULAR_PLURALS |= {word: word.removesuffix("e")[:-1] + "ves" for word in (*_VES, "wife", "wolf")}
-_IRREGULAR_PLURALS |= {
-    word: word + "es" for word in ("echo", "hero", "mango", "potato", "tomato", "torpedo", "volcano")
-}
+_OES = ("echo", "hero", "mango", "potato", "tomato", "torpedo", "volcano")
+_IRREGULAR_PLURALS |= {word: word + "es" for word in _OES}
 _MAN = ("caiman", "cayman", "german", "human", "ottoman", "roman", "shaman", "talisman")
 """Words on -man that are no men."""
 
@@ -302,13 +281,9 @@ class NltkWords:
     """
 
     def __init__(self) -> None:
-        try:
+        with needing_nltk("NLTK's tokens"):
             from nltk.tokenize import NLTKWordTokenizer
             from nltk.tokenize.punkt import PunktSentenceTokenizer
-        except ImportError as error:
-            raise ImportError(
-                "NLTK's tokens need NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`."
-            ) from error
         self._sentences: Any = PunktSentenceTokenizer()
         self._words: Any = NLTKWordTokenizer()
 

@@ -8,15 +8,22 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, readable_captions, scatter
-from hf_curriculum.scorers.text.taggers import NltkTagger, PatternTagger, Tagger, resolve_tagger, warn_if_foreign
+from hf_curriculum.config import at_least
+from hf_curriculum.scorers.base import CaptionScorer, scatter
+from hf_curriculum.scorers.text.taggers import (
+    NltkTagger,
+    PatternTagger,
+    Tagger,
+    needing_nltk,
+    resolve_tagger,
+    warn_if_foreign,
+)
 
 NOUN_TAGS = ("NN", "NNS", "NNP", "NNPS")
 """All nouns of the Penn Treebank: singular, plural, proper, proper plural."""
 
 
-class NounCount(Scorer):
+class NounCount(CaptionScorer):
     """The number of nouns in a caption.
 
     Args:
@@ -57,19 +64,15 @@ class NounCount(Scorer):
         name: str = "noun_count",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("easy", easy, ("low", "high"))
+        super().__init__(column, name, easy)
         tags = NOUN_TAGS if tags is None else (tags,) if isinstance(tags, str) else tuple(tags)
         if not tags:
             raise ValueError("`tags` is empty, so no word would count as a noun. Leave it out to count all nouns.")
-        if max_words is not None and max_words < 1:
-            raise ValueError(f"`max_words` is {max_words}. It is the number of tokens to count within, at least 1.")
+        if max_words is not None:
+            at_least("NounCount", max_words=(max_words, 1))
         self.tags = tags
         self.max_words = max_words
         self.tags_column = tags_column
-        self.column = column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (column,) if tags_column is None else (tags_column,)
         self.tagger = None
         if tags_column is None:
             # resolved here: a wrong name is an error at once, and the tagger's attributes are in the cache key
@@ -78,51 +81,45 @@ class NounCount(Scorer):
             self.model: str | None = self.tagger.model
             self.revision: str | None = self.tagger.revision
         elif tagger != "pattern":
-            raise ValueError(
-                f"Both `tagger={tagger!r}` and `tags_column={tags_column!r}` were given. Tags that are in the data "
-                "are not computed again. Give one of them."
-            )
+            raise ValueError(f"Both `tagger={tagger!r}` and `tags_column={tags_column!r}` were given. Give one.")
+        else:
+            self.columns = (tags_column,)
 
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
-        if self.tags_column is not None:
-            tagged = [self._gold(row, tags) for row, tags in enumerate(batch[self.tags_column])]
-            mask = np.fromiter(map(bool, tagged), bool, len(tagged))
-            tagged = [tags for tags in tagged if tags]
-        else:
-            captions, mask = readable_captions(batch[self.column], self.column)
-            english = isinstance(self.tagger, (PatternTagger, NltkTagger))
-            if captions and english and not hasattr(self, "_language_checked"):
-                self._language_checked = True
-                warn_if_foreign(captions[:200])
-            tagged = self.tagger.tag(captions, rank) if captions else []
-            if len(tagged) != len(captions):
-                raise ValueError(
-                    f"The tagger returned {len(tagged)} lists of tags for {len(captions)} captions, so they cannot "
-                    "be matched. It must return one list per sentence."
-                )
+        if self.tags_column is None:
+            return super().score(batch, rank)
+        tagged = [self._gold(row, tags) for row, tags in enumerate(batch[self.tags_column])]
+        mask = np.fromiter(map(bool, tagged), bool, len(tagged))
+        return scatter(self._counts([tags for tags in tagged if tags]), mask)
+
+    def score_captions(self, captions: list[str], rank: int | None) -> list[int]:
+        if isinstance(self.tagger, (PatternTagger, NltkTagger)) and not hasattr(self, "_language_checked"):
+            self._language_checked = True
+            warn_if_foreign(captions[:200])
+        tagged = self.tagger.tag(captions, rank)
+        if len(tagged) != len(captions):
+            raise ValueError(f"The tagger returned {len(tagged)} lists of tags for {len(captions)} captions.")
+        return self._counts(tagged)
+
+    def _counts(self, tagged: list[list[str]]) -> list[int]:
         nouns = frozenset(self.tags)
-        self._check_tag_set(tagged, nouns)
-        return scatter([sum(tag in nouns for tag in tags[: self.max_words]) for tags in tagged], mask)
+        self._validate_tag_set(tagged, nouns)
+        return [sum(tag in nouns for tag in tags[: self.max_words]) for tags in tagged]
 
     def _gold(self, row: int, tags: Any) -> list[str]:
         if tags is None:
             return []
         if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
-            raise TypeError(
-                f"`{self.tags_column}` in row {row} of the batch is {str(tags)[:60]!r}, not a list of tags. Give "
-                "a column with one string per word."
-            )
+            where = f"`{self.tags_column}` in row {row} of the batch"
+            raise TypeError(f"{where} is {str(tags)[:60]!r}, not a list of tags, one string per word.")
         return list(tags)
 
-    def _check_tag_set(self, tagged: list[list[str]], nouns: frozenset[str]) -> None:
+    def _validate_tag_set(self, tagged: list[list[str]], nouns: frozenset[str]) -> None:
         """An error for what would silently be counted as 0 nouns: pairs instead of tags, or tags of another set."""
         universal = {"NOUN", "PROPN"} if nouns.isdisjoint({"NOUN", "PROPN"}) else set()
         for tags in tagged:
             if isinstance(tags, str) or (tags and not isinstance(tags[0], str)):
-                raise TypeError(
-                    f"The tagger returned {str(tags)[:60]!r} for a sentence. It must return the tags alone, a list of "
-                    "strings, one per word."
-                )
+                raise TypeError(f"The tagger returned {str(tags)[:60]!r} for a sentence, not a list of tags alone.")
             if not universal.isdisjoint(tags):
                 raise ValueError(
                     f"The tags are universal ones ({list(tags)[:8]}), but nouns are counted by {self.tags}: every "
@@ -186,21 +183,10 @@ def singular(word: str) -> str:
 
 def wordnet_lemma(word: str) -> str:
     """The lemma of an English noun by NLTK's WordNet; a word that it lacks stays as it is."""
-    try:
+    with needing_nltk("Lemmas by WordNet need NLTK", "wordnet", '`lemmas="spelling"`'):
         from nltk.stem import WordNetLemmatizer
-    except ImportError as error:
-        raise ImportError(
-            "Lemmas by WordNet need NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`, or leave "
-            'them out: `lemmas="spelling"` needs nothing more.'
-        ) from error
-    try:
+
         return WordNetLemmatizer().lemmatize(word, "n")
-    except LookupError as error:
-        raise LookupError(
-            "Lemmas by WordNet need its data, and NLTK's `wordnet` is not in its search path. Run "
-            "`python -c \"import nltk; nltk.download('wordnet')\"` once, or set NLTK_DATA to a folder that has it; "
-            '`lemmas="spelling"` needs no data.'
-        ) from error
 
 
 LEMMAS: dict[str, Callable[[str], str]] = {"spelling": singular, "wordnet": wordnet_lemma}

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from datasets import Dataset, Features, List, Value
+from datasets.arrow_writer import ArrowWriter
 
-from hf_curriculum.config import digest
+from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.seeding import forked_generators
-from hf_curriculum.data.text import write_arrow
 from hf_curriculum.scorers.base import readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _ROWS = 1000
@@ -63,8 +63,7 @@ class PosTagger(Tagger):
     packages: tuple[str, ...] = ("torch", "transformers", "tokenizers")
 
     def __init__(self, model: str | Path, revision: str | None = None, *, batch_pieces: int = 8192) -> None:
-        if batch_pieces < 1:
-            raise ValueError(f"`batch_pieces` is {batch_pieces}. A batch has at least 1 word piece.")
+        at_least("PosTagger", batch_pieces=(batch_pieces, 1))
         self.model: str = str(model)
         self.batch_pieces = batch_pieces
         self.revision: str | None = folder_digest(self.model) if revision is None else revision
@@ -118,7 +117,7 @@ class PosTagger(Tagger):
 
         how = TagTraining(**training)
         if tags is not None and num_proc is not None:
-            raise ValueError("`num_proc` has no effect with `tags`: there is nothing to annotate. Leave one out.")
+            raise ValueError("`num_proc` has no effect with `tags`: there is nothing to annotate.")
         tagger = None if tags is not None else resolve_tagger(annotator)
         folder = tempfile.TemporaryDirectory(prefix="pos-tagger-") if output_dir is None else None
         path = Path(output_dir if folder is None else folder.name)
@@ -126,18 +125,19 @@ class PosTagger(Tagger):
             if tags is None:
                 tagged = _annotated(sentences, tagger, num_proc, Path(work))
             else:
-                tagged = _gold(sentences, tags, Path(work))
-            is_held_out = _split(_lines(tagged, "words"), held_out, how.seed)
+                tagged = _stored(_gold(sentences, tags), _TAGGED, Path(work, "tagged.arrow"))
+            if not len(tagged):
+                raise ValueError("There are no sentences with words, so there is nothing to learn tags from.")
+            is_held_out = _split(tagged["words"], held_out, how.seed)
             if tokenizer is None:
-                tokenizer = train_wordpiece(map(" ".join, _lines(tagged, "words")), layout="compact")
-            config = _filled(config, tokenizer, _lines(tagged, "tags"), max_length)
+                tokenizer = train_wordpiece(map(" ".join, tagged["words"]), layout="compact")
+            config = _filled(config, tokenizer, tagged["tags"], max_length)
             config.contractions = "cut" if tagger is None else tagger.contractions
             pieces, device = WordPieces(tokenizer, config.max_length_of_window), Tagger().device()
             if is_held_out.any():
-                learned = _columns(tagged, config, ~is_held_out)
-                model = train_classifier(config, pieces, *learned, how, device)
-                config.held_out_accuracy = _accuracy(model, pieces, *_columns(tagged, config, is_held_out))
-            model = train_classifier(config, pieces, *_columns(tagged, config), how, device)
+                model = train_classifier(config, pieces, tagged.select(np.flatnonzero(~is_held_out)), how, device)
+                config.held_out_accuracy = _accuracy(model, pieces, tagged.select(np.flatnonzero(is_held_out)))
+            model = train_classifier(config, pieces, tagged, how, device)
         model.save_pretrained(path)
         tokenizer.save_pretrained(path)
         trained = cls(path)
@@ -206,27 +206,34 @@ def _filled(
     return config
 
 
+_TAGGED = Features({"words": List(Value("string")), "tags": List(Value("string"))})
+
+
+def _stored(rows: Iterable[dict[str, Any]], features: Features, file: Path) -> Dataset:
+    """Rows as a memory-mapped data set; `Dataset.from_generator` would hide the error of a wrong row in its own."""
+    with ArrowWriter(path=str(file), features=features) as writer:
+        for row in rows:
+            writer.write(row)
+        writer.finalize()
+    return Dataset.from_file(str(file))
+
+
 def _annotated(sentences: Iterable[str], tagger: Tagger, num_proc: int | None, folder: Path) -> Dataset:
     """Words and tags of the texts that are not blank, memory-mapped."""
-    from datasets import Dataset
-
     rows = iter(sentences)
     batches = iter(lambda: list(islice(rows, _ROWS)), [])
-    texts = ({"text": readable_captions(batch, "sentences")[0]} for batch in batches)
-    _write(folder / "texts.arrow", texts, ["text"])
-    return _some_words(
-        Dataset.from_file(str(folder / "texts.arrow")).map(
-            partial(_annotate, tagger=tagger),
-            batched=True,
-            batch_size=_ROWS,
-            with_rank=True,
-            num_proc=num_proc,
-            remove_columns=["text"],
-            features=_features(["words", "tags"]),
-            cache_file_name=str(folder / "tagged.arrow"),
-            new_fingerprint="tagged",  # nothing is looked up in a cache
-            desc="Tagging",
-        )
+    texts = ({"text": text} for batch in batches for text in readable_captions(batch, "sentences")[0])
+    return _stored(texts, Features({"text": Value("string")}), folder / "texts.arrow").map(
+        partial(_annotate, tagger=tagger),
+        batched=True,
+        batch_size=_ROWS,
+        with_rank=True,
+        num_proc=num_proc,
+        remove_columns=["text"],
+        features=_TAGGED,
+        cache_file_name=str(folder / "tagged.arrow"),
+        new_fingerprint="tagged",  # nothing is looked up in a cache
+        desc="Tagging",
     )
 
 
@@ -234,59 +241,23 @@ def _annotate(batch: dict[str, list[str]], rank: int | None, tagger: Tagger) -> 
     words = [tokenize(text, tagger.contractions) for text in batch["text"]]
     tags = tagger.tag(batch["text"], rank)
     if len(words) != len(tags):
-        raise _other_number(len(words), len(tags), "the annotator")
-    kept = [line for line in zip(words, tags, strict=True) if _same_length(*line, "the annotator")]
+        raise ValueError(f"The annotator gave tags for {len(tags)} of {len(words)} sentences. Each needs a list.")
+    kept = [line for line in zip(words, tags, strict=True) if _has_words(*line, "the annotator")]
     return {"words": [words for words, _ in kept], "tags": [tags for _, tags in kept]}
 
 
-def _gold(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]], folder: Path) -> Dataset:
-    """Words and tags as they were given, memory-mapped."""
-    from datasets import Dataset
-
-    def batches() -> Iterator[dict[str, list[list[str]]]]:
-        rows = zip_longest(sentences, tags)
-        done = 0
-        while batch := list(islice(rows, _ROWS)):
-            if any(isinstance(words, str) for words, _ in batch):
-                raise TypeError("`tags` were given for sentences that are not split into words. Give lists of words.")
-            if None in batch[-1]:  # one of both has ended
-                found = [[row[side] for row in batch].count(None) for side in (0, 1)]
-                further = sum(1 for _ in rows)
-                counts = [done + len(batch) - missing + further * (not missing) for missing in found]
-                raise _other_number(*counts, "`tags`")
-            kept = [(list(words), list(found)) for words, found in batch if _same_length(words, found, "`tags`")]
-            yield {"words": [words for words, _ in kept], "tags": [found for _, found in kept]}
-            done += len(batch)
-
-    _write(folder / "tagged.arrow", batches(), ["words", "tags"])
-    return _some_words(Dataset.from_file(str(folder / "tagged.arrow")))
+def _gold(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> Iterator[dict[str, list[str]]]:
+    """Words and tags as they were given, of the sentences that have words."""
+    for words, found in zip_longest(sentences, tags):
+        if words is None or found is None:
+            raise ValueError("`tags` are not as many as the sentences. Give one list of tags for each sentence.")
+        if isinstance(words, str):
+            raise TypeError("`tags` were given for sentences that are not split into words. Give lists of words.")
+        if _has_words(words, found, "`tags`"):
+            yield {"words": list(words), "tags": list(found)}
 
 
-def _features(columns: list[str]) -> Any:
-    from datasets import Features, List, Value
-
-    return Features({name: Value("string") if name == "text" else List(Value("string")) for name in columns})
-
-
-def _write(file: Path, batches: Iterable[dict[str, list[Any]]], columns: list[str]) -> None:
-    """Writes batches of columns to an Arrow file."""
-    import pyarrow as pa
-
-    schema = _features(columns).arrow_schema
-    write_arrow(file, (pa.RecordBatch.from_pydict(batch, schema=schema) for batch in batches), schema)
-
-
-def _some_words(tagged: Dataset) -> Dataset:
-    if not len(tagged):
-        raise ValueError("There are no sentences with words, so there is nothing to learn tags from.")
-    return tagged
-
-
-def _other_number(sentences: int, tags: int, source: str) -> ValueError:
-    return ValueError(f"There are {sentences} sentences, but {source} has tags for {tags}. Give one for each.")
-
-
-def _same_length(words: Sequence[str], tags: Sequence[str], source: str) -> bool:
+def _has_words(words: Sequence[str], tags: Sequence[str], source: str) -> bool:
     """Whether a sentence has words; an error if it has not as many tags."""
     if len(words) != len(tags):
         raise ValueError(
@@ -294,25 +265,6 @@ def _same_length(words: Sequence[str], tags: Sequence[str], source: str) -> bool
             f"({list(tags[:8])}). Each word needs one tag; an annotator must split words as `tokenize` does."
         )
     return bool(words)
-
-
-def _lines(tagged: Dataset, column: str, chosen: np.ndarray | None = None) -> Iterator[list[str]]:
-    """A column's values one after the other, where `chosen`, bool (rows,), says so."""
-    start = 0
-    for batch in tagged.select_columns([column]).with_format("arrow").iter(_ROWS):
-        for row, line in enumerate(batch[column].to_pylist(), start):
-            if chosen is None or chosen[row]:
-                yield line
-        start += len(batch)
-
-
-def _columns(
-    tagged: Dataset, config: BertConfig, chosen: np.ndarray | None = None
-) -> tuple[Iterator[list[str]], Iterator[list[int]]]:
-    """Sentences, and labels of their words."""
-    numbers = config.label2id  # once: a configuration looks its attributes up slowly
-    labels = ([numbers[tag] for tag in line] for line in _lines(tagged, "tags", chosen))
-    return _lines(tagged, "words", chosen), labels
 
 
 def _split(sentences: Iterable[Sequence[str]], held_out: float, seed: int) -> np.ndarray:
@@ -325,7 +277,7 @@ def _split(sentences: Iterable[Sequence[str]], held_out: float, seed: int) -> np
     if held_out and not 0 < size < len(first):
         raise ValueError(
             f"`held_out={held_out}` of {len(first)} distinct sentences leaves nothing to measure on, or to learn "
-            "from. Give more sentences, or `held_out=0` to measure nothing."
+            "from. Give more sentences, or `held_out=0`."
         )
     drawn = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))[:size].numpy()
     chosen = np.zeros(len(first), bool)
@@ -333,14 +285,14 @@ def _split(sentences: Iterable[Sequence[str]], held_out: float, seed: int) -> np
     return chosen[of_rows]
 
 
-def _accuracy(model: Any, pieces: WordPieces, sentences: Iterable[list[str]], labels: Iterable[list[int]]) -> float:
-    """The share of words whose likeliest label is theirs."""
-    rows, right, words = zip(sentences, labels, strict=True), 0, 0
-    while batch := list(islice(rows, 10 * _ROWS)):
-        predicted = predict_labels(model, pieces, [line for line, _ in batch], batch_pieces=8192)
-        for (line, wanted), found in zip(batch, predicted, strict=True):
-            right += sum(one == other for one, other in zip(wanted, found, strict=True))
-            words += len(line)
+def _accuracy(model: Any, pieces: WordPieces, tagged: Dataset) -> float:
+    """The share of words whose likeliest tag is theirs."""
+    names, right, words = model.config.id2label, 0, 0  # read once: a configuration looks its attributes up slowly
+    for batch in tagged.iter(10 * _ROWS):
+        predicted = predict_labels(model, pieces, batch["words"], batch_pieces=8192)
+        for tags, labels in zip(batch["tags"], predicted, strict=True):
+            right += sum(names[label] == tag for label, tag in zip(labels, tags, strict=True))
+            words += len(tags)
     return right / words
 
 
@@ -371,14 +323,9 @@ class TagTraining:
 
 
 def train_classifier(
-    config: BertConfig,
-    pieces: WordPieces,
-    sentences: Iterable[Sequence[str]],
-    labels: Iterable[Sequence[int]],
-    training: TagTraining,
-    device: torch.device,
+    config: BertConfig, pieces: WordPieces, tagged: Dataset, training: TagTraining, device: torch.device
 ) -> PreTrainedModel:
-    """A BERT token classifier trained from random weights on sentences of words, with one label per word."""
+    """A BERT token classifier trained from random weights on sentences of `words`, with one of `tags` per word."""
     from transformers import (
         BertForTokenClassification,
         DataCollatorForTokenClassification,
@@ -388,7 +335,7 @@ def train_classifier(
     )
 
     with tempfile.TemporaryDirectory(prefix="windows-") as folder, _isolated(device):
-        rows = TrainingWindows(Path(folder), pieces, sentences, labels)
+        rows = training_windows(tagged, pieces, config.label2id, Path(folder))
         torch.manual_seed(training.seed)
         model = BertForTokenClassification(config)
         arguments = TrainingArguments(
@@ -480,12 +427,8 @@ class WordPieces:
         ends = {name: getattr(tokenizer, name) for name in ("cls_token_id", "sep_token_id", "pad_token_id")}
         missing = [name for name, token in ends.items() if token is None]
         if missing:
-            raise ValueError(
-                f"The tokenizer has no `{missing[0]}`. A tagger reads sentences between [CLS] and [SEP], padded with "
-                "[PAD]. Give a BERT-style tokenizer, like one of `train_wordpiece`."
-            )
-        if max_length < 3:
-            raise ValueError(f"`max_length` is {max_length}. A word between two special tokens takes at least 3.")
+            raise ValueError(f"The tokenizer has no `{missing[0]}`. Give BERT's, like one of `train_wordpiece`.")
+        at_least("WordPieces", max_length=(max_length, 3))  # a word between two special tokens
         self.tokenizer = tokenizer
         self.max_length = max_length
         self._known: dict[str, list[int]] = {}
@@ -527,38 +470,21 @@ def piece_labels(windows: Sequence[Window], labels: Sequence[Sequence[int]]) -> 
     return found
 
 
-class TrainingWindows(torch.utils.data.Dataset):
-    """The windows of labelled sentences, written to files of a folder and read from there one by one.
+def training_windows(tagged: Dataset, pieces: WordPieces, label2id: dict[str, int], folder: Path) -> Dataset:
+    """The windows of tagged sentences: piece ids, and a label of every piece. Memory-mapped."""
 
-    Args:
-        folder: where the files are written.
-        pieces: what splits sentences into windows.
-        sentences: lists of words.
-        labels: of these words.
-    """
+    def encode(batch: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
+        windows = pieces.windows(batch["words"])
+        labels = piece_labels(windows, [[label2id[tag] for tag in tags] for tags in batch["tags"]])
+        return {"input_ids": [window.ids for window in windows], "labels": labels}
 
-    def __init__(
-        self,
-        folder: Path,
-        pieces: WordPieces,
-        sentences: Iterable[Sequence[str]],
-        labels: Iterable[Sequence[int]],
-    ) -> None:
-        rows, lengths = zip(sentences, labels, strict=True), []
-        with open(folder / "ids", "wb") as ids, open(folder / "labels", "wb") as targets:
-            while batch := list(islice(rows, _ROWS)):
-                windows = pieces.windows([words for words, _ in batch])
-                found = piece_labels(windows, [of_words for _, of_words in batch])
-                lengths.append(np.fromiter((len(window.ids) for window in windows), np.int64, len(windows)))
-                np.fromiter(chain.from_iterable(window.ids for window in windows), np.int32).tofile(ids)
-                np.fromiter(chain.from_iterable(found), np.int32).tofile(targets)
-        self._stops: np.ndarray = np.concatenate(lengths).cumsum()  # (windows,)
-        self._ids, self._labels = (np.memmap(folder / name, np.int32, "r") for name in ("ids", "labels"))  # (pieces,)
-
-    def __len__(self) -> int:
-        return len(self._stops)
-
-    def __getitem__(self, row: int) -> dict[str, list[int]]:
-        start, stop = int(self._stops[row - 1]) if row else 0, int(self._stops[row])
-        ids = self._ids[start:stop].tolist()
-        return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": self._labels[start:stop].tolist()}
+    return tagged.map(
+        encode,
+        batched=True,
+        batch_size=_ROWS,
+        remove_columns=tagged.column_names,
+        features=Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))}),
+        cache_file_name=str(folder / "windows.arrow"),
+        new_fingerprint="windows",
+        desc="Encoding",
+    )

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.provenance import check_choice
-from hf_curriculum.scorers.base import Scorer, corpus_batches, readable_captions, scatter
+from hf_curriculum.provenance import validate_choice
+from hf_curriculum.scorers.base import CaptionScorer, corpus_batches, readable_captions
 from hf_curriculum.scorers.text.length import word_splitter
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 
-class WordRarity(Scorer):
+class WordRarity(CaptionScorer):
     """Negative log-probability of a caption's words in a corpus, −log p(word), in nats.
 
     With c(w) the occurrences of a word in the corpus, N those of all words and V the number of distinct words,
@@ -64,15 +62,11 @@ class WordRarity(Scorer):
         name: str = "word_rarity",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("aggregate", aggregate, ("mean", "max", "sum"))
-        check_choice("words", words, ("whitespace", "regex"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("aggregate", aggregate, ("mean", "max", "sum"))
+        validate_choice("words", words, ("whitespace", "regex"))
+        super().__init__(column, name, easy)
         self.aggregate = aggregate
         self.words = words
-        self.column = column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (column,)
 
     def fit(self, dataset: Dataset | IterableDataset) -> WordRarity:
         """Counts the words of a corpus.
@@ -100,15 +94,12 @@ class WordRarity(Scorer):
             ValueError: no words, or a count below 1.
         """
         if not counts:
+            raise ValueError("There are no words to count. `column` names the captions; are they empty?")
+        if min(counts.values()) < 1:
+            lowest = min(counts, key=counts.__getitem__)
             raise ValueError(
-                "There are no words to count, so every word would be equally rare. Check that the captions are not "
-                "empty, and that `column` is the one that holds them."
-            )
-        lowest = min(counts, key=counts.__getitem__)
-        if counts[lowest] < 1:
-            raise ValueError(
-                f"The count of {lowest!r} is {counts[lowest]}. Counts are occurrences, at least 1: a frequency would "
-                "be drowned by the 1 that is added to every word. Multiply frequencies by the size of their corpus."
+                f"The count of {lowest!r} is {counts[lowest]}. Counts are occurrences, at least 1: multiply "
+                "frequencies by the size of their corpus."
             )
         folded: Counter[str] = Counter()
         for word, count in counts.items():
@@ -118,16 +109,12 @@ class WordRarity(Scorer):
         self.__dict__.pop("_rarities", None)
         return self
 
-    def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
-        captions, mask = readable_captions(batch[self.column], self.column)
+    def score_captions(self, captions: list[str], rank: int | None) -> list[float]:
         if "_rarities" not in self.__dict__:
             total = sum(self.word_counts_.values()) + len(self.word_counts_) + 1
             self._rarities = {word: math.log(total / (count + 1)) for word, count in self.word_counts_.items()}
             self._unseen = math.log(total)
         known, unseen, split = self._rarities.get, self._unseen, word_splitter(self.words)
         aggregate = {"mean": lambda values: sum(values) / len(values), "max": max, "sum": math.fsum}[self.aggregate]
-        scores = []
-        for caption in captions:
-            rarities = [known(word, unseen) for word in split(caption.lower())]
-            scores.append(aggregate(rarities) if rarities else math.nan)
-        return scatter(scores, mask)
+        rarities = ([known(word, unseen) for word in split(caption.lower())] for caption in captions)
+        return [aggregate(found) if found else math.nan for found in rarities]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hf_curriculum.scorers.base import Component
@@ -139,21 +140,26 @@ class NltkTagger(Tagger):
         return [[_without_punctuation(word, tag) for word, tag in self._perceptron.tag(words)] for words in tokens]
 
     def _load(self) -> Any:
-        try:
+        with needing_nltk("The tagger 'nltk'", "averaged_perceptron_tagger_eng", "the tagger 'pattern'"):
             from nltk.tag import PerceptronTagger
-        except ImportError as error:
-            raise ImportError(
-                "The tagger 'nltk' needs NLTK, which is not installed. Run `pip install 'hf-curriculum[text]'`, or "
-                "use the tagger 'pattern', which needs nothing more."
-            ) from error
-        try:
+
             return PerceptronTagger()
-        except LookupError as error:
-            raise LookupError(
-                "The tagger 'nltk' found no data: NLTK's `averaged_perceptron_tagger_eng` is not in its search path. "
-                "Run `python -c \"import nltk; nltk.download('averaged_perceptron_tagger_eng')\"` once, or set "
-                "NLTK_DATA to a folder that has it. The tagger 'pattern' needs no data."
-            ) from error
+
+
+@contextmanager
+def needing_nltk(what: str, data: str = "", otherwise: str = "") -> Iterator[None]:
+    """Says how to install NLTK, or to fetch its data, where one is missing."""
+    instead = otherwise and f", or use {otherwise}, which needs nothing more"
+    try:
+        yield
+    except ImportError as error:
+        remedy = f"Run `pip install 'hf-curriculum[text]'`{instead}."
+        raise ImportError(f"{what}: NLTK is not installed. {remedy}") from error
+    except LookupError as error:
+        raise LookupError(
+            f"{what}: NLTK's `{data}` is not in its search path. Run `python -c \"import nltk; "
+            f"nltk.download('{data}')\"` once, or set NLTK_DATA to a folder that has it{instead}."
+        ) from error
 
 
 class CallableTagger(Tagger):
@@ -184,14 +190,9 @@ def resolve_tagger(tagger: str | Tagger | Callable[[list[str]], list[list[str]]]
         tagger = next((name for name, cls in TAGGERS.items() if tagger == {"type": cls.__name__}), str(dict(tagger)))
     if isinstance(tagger, str):
         if tagger not in TAGGERS:
-            raise ValueError(
-                f"There is no tagger {tagger!r}. The names are {list(TAGGERS)}; a `Tagger` or a function of a list of "
-                "sentences is possible too."
-            )
+            raise ValueError(f"There is no tagger {tagger!r}. Give one of {list(TAGGERS)}, a `Tagger` or a function.")
         return TAGGERS[tagger]()
     if not callable(tagger):
-        raise TypeError(
-            f"A tagger cannot be a {type(tagger).__name__}. Give one of {list(TAGGERS)}, a `Tagger`, or a function "
-            "`(sentences: list[str]) -> list[list[str]]`."
-        )
+        given = f"A tagger cannot be a {type(tagger).__name__}"
+        raise TypeError(f"{given}. Give one of {list(TAGGERS)}, a `Tagger` or a function.")
     return CallableTagger(tagger)

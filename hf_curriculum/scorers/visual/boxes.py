@@ -9,7 +9,7 @@ import numpy as np
 
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.data.images import image_size
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
 
 
@@ -65,10 +65,9 @@ class GroundTruthBoxes(Scorer):
         area_name: str = "box_area",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("layout", layout, ("xyxy", "xywh"))
-        check_choice("aggregate", aggregate, ("mean", "sum"))
-        check_choice("unit", unit, ("share", "pixels"))
-        check_choice("easy", easy, ("low", "high"))
+        validate_choice("layout", layout, ("xyxy", "xywh"))
+        validate_choice("aggregate", aggregate, ("mean", "sum"))
+        validate_choice("unit", unit, ("share", "pixels"))
         self.column = column
         self.field = field
         self.layout = layout
@@ -76,15 +75,13 @@ class GroundTruthBoxes(Scorer):
         self.unit = unit
         self.size_columns: tuple[str, ...] | None = None if size_columns is None else tuple(size_columns)
         self.image_column = image_column
-        self.name = name
         self.area_name = area_name
-        self.easy: Literal["low", "high"] = easy
-        self.columns = (column,)
+        self._set_columns((column,), name, easy)
         if unit == "share" and self.size_columns is not None:
             self.columns += self.size_columns
         elif unit == "share":
-            self.columns: tuple[str, ...] = (column, image_column)
-            self.decode_false: tuple[str, ...] = (image_column,)
+            self.columns += (image_column,)
+            self.decode_false = (image_column,)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -118,8 +115,8 @@ class GroundTruthBoxes(Scorer):
         if found:
             names = list(found[0]) if isinstance(found[0], Mapping) else found[0]
             raise ValueError(
-                f"{where} has an object without `{self.field}`, only {names}. Pass `field=`, the name of its box; "
-                'COCO calls it "bbox", with `layout="xywh"`.'
+                f"{where} has an object without `{self.field}`, only {names}. Pass `field=`; of COCO "
+                '`field="bbox", layout="xywh"`.'
             )
         try:
             return np.asarray(boxes, dtype=np.float64).reshape(-1, 4) if len(boxes) else np.zeros((0, 4))
@@ -132,8 +129,7 @@ class GroundTruthBoxes(Scorer):
             wrong = boxes[int(np.flatnonzero(~(sides >= 0).all(axis=1))[0])].tolist()
             raise ValueError(
                 f"The box {wrong} in `{self.column}`, row {row} of the batch, has no area, so it is not "
-                f'{self.layout!r}. Pass the other `layout`: "xyxy" is left, top, right, bottom; "xywh" is left, top, '
-                "width, height."
+                f"{self.layout!r}. Pass the other `layout`."
             )
         areas = sides[:, 0] * sides[:, 1]
         return float(areas.mean() if self.aggregate == "mean" else areas.sum())

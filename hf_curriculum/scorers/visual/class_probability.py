@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, LABEL
+from hf_curriculum.config import at_least
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
-from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
@@ -96,25 +96,17 @@ class ClassProbability(Scorer):
         name: str = "class_probability",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_choice("easy", easy, ("low", "high"))
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` is {batch_size}. It is a number of images, at least 1.")
+        at_least("ClassProbability", batch_size=(batch_size, 1))
         self.classes: list[str] | None = None if classes is None else list(classes)
         self.prompts: Any = None if prompts is None else prompts_of(prompts, self.classes)
         if callable(classifier) and (self.prompts is not None or revision is not None):
-            raise ValueError(
-                "`prompts` and `revision` belong to a model, and a function was given, which they would not change. "
-                "Leave them out."
-            )
+            raise ValueError("`prompts` and `revision` belong to a model, and a function was given.")
         self.classifier: Any = classifier if callable(classifier) else str(classifier)
         self.revision = revision
         self.batch_size = batch_size
         self.image_column = image_column
         self.label_column = label_column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
-        self.columns: tuple[str, ...] = (image_column, label_column)
-        self.decode_false: tuple[str, ...] = (image_column,)
+        self._set_columns((image_column, label_column), name, easy, decode_false=(image_column,))
         self.clip: Any = None
         if callable(classifier):
             self.packages: tuple[str, ...] = ("pillow",)
@@ -194,20 +186,17 @@ class ClassProbability(Scorer):
         """Probabilities (images, classes), or a `ValueError`."""
         values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64)
         if values.ndim != 2 or len(values) != images:
-            raise ValueError(
-                f"{self.classifier!r} returned an array of shape {values.shape} for {images} images. Return "
-                "probabilities of shape (images, classes)."
-            )
+            found = f"{self.classifier!r} returned an array of shape {values.shape} for {images} images"
+            raise ValueError(f"{found}, not probabilities (images, classes).")
         if not np.isfinite(values).all():
             raise ValueError(
                 f"{self.classifier!r} returned NaN or infinite probabilities: it has diverged, or its weights are "
-                "damaged, and which images are hard would be chance. Take another classifier, or an earlier "
-                "checkpoint."
+                "damaged. Take another classifier, or an earlier checkpoint."
             )
         if values.min() < 0 or not np.allclose(values.sum(1), 1, atol=1e-3):
             raise ValueError(
                 f"{self.classifier!r} returned numbers from {values.min():g} to {values.max():g} that do not sum to 1 "
-                "for each image: they are no probabilities. Apply a softmax to logits first."
+                "for each image. Apply a softmax to logits first."
             )
         return values
 
@@ -222,8 +211,8 @@ class ClassProbability(Scorer):
         if not isinstance(number, (int, np.integer)) or not 0 <= number < size:
             raise ValueError(
                 f"`{self.label_column}` is {label!r}, which is none of the {size} classes of {self.classifier!r}"
-                f"{f' ({names[:5]} …)' if names else ''}: it gives that class no probability. Take a classifier of "
-                "these classes, and name those of the data in its words: classes=class_names(dataset)."
+                f"{f' ({names[:5]} …)' if names else ''}. Take a classifier of these classes, and name those of the "
+                "data in its words: classes=class_names(dataset)."
             )
         return int(number)
 
@@ -238,25 +227,19 @@ class ClassProbability(Scorer):
 def prompts_of(prompts: Prompts, classes: list[str] | None) -> list[list[str]]:
     """The prompts of each class."""
     if classes is None:
-        raise ValueError(
-            "`prompts` was given without `classes`: a CLIP compares an image with the prompts of all classes. Pass "
-            "classes=class_names(dataset)."
-        )
+        raise ValueError("`prompts` was given without `classes`. Pass classes=class_names(dataset).")
     if isinstance(prompts, Mapping):
         without = [name for name in classes if not prompts.get(name)]
         if without:
             raise ValueError(
-                f"{len(without)} of {len(classes)} classes have no prompt ({without[:3]}): nothing could be told to "
-                "be one of them. Write a prompt for each, or a template: 'a photo of {label}'."
+                f"{len(without)} of {len(classes)} classes have no prompt ({without[:3]}). Write a prompt for each, "
+                "or a template: 'a photo of {label}'."
             )
         own = [prompts[name] for name in classes]
         return [[one] if isinstance(one, str) else list(one) for one in own]
     templates = [prompts] if isinstance(prompts, str) else list(prompts)
     if not templates or any("{label}" not in template for template in templates):
-        raise ValueError(
-            f"`prompts={prompts!r}` has no place for the class: all classes would have the same prompt. Write "
-            "'a photo of {label}'."
-        )
+        raise ValueError(f"`prompts={prompts!r}` has no place for the class. Write 'a photo of {{label}}'.")
     for template in templates:
         validate_prompt_names(classes, template)
     return [[template.replace("{label}", name) for template in templates] for name in classes]
@@ -267,7 +250,7 @@ def validate_prompt_names(names: Iterable[str], template: str) -> None:
     given = sorted(set(names))
     if given and all(_NUMBER.fullmatch(name) for name in given):
         raise ValueError(
-            f"The classes have numbers for names ({', '.join(map(repr, given[:3]))} …), so the prompt {template!r} "
-            f"would ask for {template.replace('{label}', given[0])!r}, which says nothing of the class. Name the "
-            "classes (`classes=` of `load_labelled`, `--classes FILE` of recipes), or give a table of class → prompts."
+            f"The classes have numbers for names ({', '.join(map(repr, given[:3]))} …), so the prompt would "
+            f"ask for {template.replace('{label}', given[0])!r}. Name the classes (`classes=` of `load_labelled`, "
+            "`--classes FILE` of recipes), or give a table of class → prompts."
         )

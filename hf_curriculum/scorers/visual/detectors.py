@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
+from hf_curriculum.config import at_least
 from hf_curriculum.scorers.base import Component
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.visual.images import batches_of_one_size
@@ -59,8 +60,7 @@ class ModelDetector(Detector):
     backend: str = "pil"
 
     def __init__(self, name: str, revision: str | None = None, batch_size: int = 8) -> None:
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` is {batch_size}. It is a number of images, at least 1.")
+        at_least("ModelDetector", batch_size=(batch_size, 1))
         self.model: str = name
         self.batch_size = batch_size
         self.revision: str | None = folder_digest(name) or revision
@@ -103,7 +103,7 @@ class ModelDetector(Detector):
         else:
             raise ValueError(
                 f"{self.model!r} has {logits.shape[1]} outputs per box and {labels} labels. A detector has as many "
-                'outputs as labels, or one more for "no object"; the meaning of these is unknown.'
+                'outputs as labels, or one more for "no object".'
             )
         return Detections(classes, classes.max(axis=1), no_object, boxes)
 
@@ -158,10 +158,7 @@ def entropy_of_top(found: Detections, top_k: int, no_object: Literal["drop", "ke
     usable = np.flatnonzero(scores.sum(axis=1) > 0)
     if no_object == "keep":
         if found.no_object is None:
-            raise ValueError(
-                "`no_object='keep'` was asked for, and this detector gives no probability of \"no object\". Use "
-                "`no_object='drop'`, which is the same for a detector without it."
-            )
+            raise ValueError("`no_object='keep'` was given, but this detector gives no \"no object\". Use 'drop'.")
         scores = np.concatenate([scores, np.asarray(found.no_object)[:, None]], axis=1)
     if not len(usable):
         return float("nan")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
-from hf_curriculum.config import digest
+from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, ModelDetector, entropy_of_top, softmax
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
@@ -84,27 +84,21 @@ class VisualEntropy(Scorer):
         name: str = "visual_entropy",
         easy: Literal["low", "high"] = "low",
     ) -> None:
-        check_choice("easy", easy, ("low", "high"))
-        check_choice("no_object", no_object, ("drop", "keep"))
+        validate_choice("no_object", no_object, ("drop", "keep"))
         given = {"detector": detector, "regions": regions, "probabilities": probabilities}
         named = [key for key, value in given.items() if value is not None]
         if len(named) != 1:
-            raise ValueError(
-                f"VisualEntropy was given {' and '.join(named) or 'no source of class probabilities'}. It needs "
-                f"exactly one of {', '.join(given)}: a detector, or stored detections."
-            )
-        if top_k < 1:
-            raise ValueError(f"`top_k` is {top_k}. It is a number of boxes, at least 1.")
+            found = " and ".join(named) or "no source of class probabilities"
+            raise ValueError(f"VisualEntropy was given {found}. It needs exactly one of {', '.join(given)}.")
+        at_least("VisualEntropy", top_k=(top_k, 1))
         if classifier is not None and regions is None:
-            raise ValueError("`classifier` turns the features of `regions` into classes, and no `regions` were given.")
+            raise ValueError("`classifier` reads the features of `regions`, and no `regions` were given.")
         self.top_k = top_k
         self.no_object = no_object
         self.background = background
         self.probabilities = probabilities
         self.column = column
         self.id_column = id_column
-        self.name = name
-        self.easy: Literal["low", "high"] = easy
         self.detector: Detector | None = None if detector is None else resolve_detector(detector)
         self.regions: RegionSource | None = open_regions(regions) if isinstance(regions, (str, Path)) else regions
         self.classifier: str | None = None if classifier is None else str(classifier)
@@ -112,20 +106,16 @@ class VisualEntropy(Scorer):
         if classifier is not None:
             self._layer = read_classifier(classifier)  # an unfit file is an error here, not in a worker
             self.classifier_digest: str = digest(Path(classifier))
+        source = self.detector or self.regions
+        self.packages: tuple[str, ...] = () if source is None else source.packages
         if self.detector is not None:
-            made = self.detector
-            self.packages = made.packages
-            self.model: str | None = made.model
-            self.revision: str | None = made.revision
-            self.backend: str | None = made.backend
+            self.model: str | None = self.detector.model
+            self.revision: str | None = self.detector.revision
+            self.backend: str | None = self.detector.backend
             self.group_by: str = IMAGE_ID
-            self.decode_false: tuple[str, ...] = (column,)
-            self.columns = (column,)
-        elif self.regions is not None:
-            self.packages: tuple[str, ...] = self.regions.packages
-            self.columns = (id_column,)
+            self._set_columns((column,), name, easy, decode_false=(column,))
         else:
-            self.columns: tuple[str, ...] = (probabilities,)
+            self._set_columns((probabilities if self.regions is None else id_column,), name, easy)
 
     def load(self, device: torch.device) -> Any:
         return self.detector.load(device)
@@ -184,7 +174,7 @@ def resolve_detector(detector: str | Path | Detector) -> Detector:
     if not isinstance(detector, (str, Path)):
         raise TypeError(
             f"A detector cannot be a {type(detector).__name__}. Give the name or folder of a transformers detector, "
-            "the path of an .onnx file, or a `ModelDetector` or `OnnxDetector`; each worker loads its own."
+            "the path of an .onnx file, or a `Detector`."
         )
     return OnnxDetector(detector) if str(detector).endswith(".onnx") else ModelDetector(str(detector))
 
@@ -205,20 +195,15 @@ def as_detections(scores: Any, confidence: np.ndarray | None, background: Backgr
     if scores.ndim != 2:
         raise ValueError(f"{what} has the shape {scores.shape}: one row per box and one column per class are needed.")
     if not (np.isfinite(scores).all() and scores.min() >= 0 and scores.max() <= 1.001):
-        raise ValueError(
-            f"{what} has numbers from {scores.min():g} to {scores.max():g}, which are no probabilities. Apply a "
-            "softmax to logits first."
-        )
+        found = f"{what} has numbers from {scores.min():g} to {scores.max():g}, which are no probabilities"
+        raise ValueError(f"{found}. Apply a softmax to logits first.")
     columns = scores.shape[1]
     if background == "auto":
         background = 0 if columns in BACKGROUND_FIRST else None
     no_object = None
     if background is not None:
         if not -columns <= background < columns or columns < 2:
-            raise ValueError(
-                f'{what} has {columns} columns and `background` is {background}. It is the column of "no object", or '
-                "None where each column is a class."
-            )
+            raise ValueError(f"{what} has {columns} columns, so `background` cannot be column {background}.")
         no_object = scores[:, background]
         scores = np.delete(scores, background, axis=1)
     return Detections(scores, scores.max(axis=1) if confidence is None else np.asarray(confidence), no_object)
@@ -228,16 +213,11 @@ def read_classifier(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     """`weight` (classes, dims) and `bias` (classes,) of a detector's last layer, from an .npz."""
     with np.load(path) as content:
         if not {"weight", "bias"} <= set(content):
-            raise ValueError(
-                f"{path} holds {sorted(content)}. The classifier of a detector is `weight` (classes, dims) and `bias` "
-                "(classes,)."
-            )
+            raise ValueError(f"{path} holds {sorted(content)}, not a classifier's `weight` and `bias`.")
         weight, bias = content["weight"].astype(np.float64), content["bias"].astype(np.float64)
     if weight.ndim != 2 or bias.shape != weight.shape[:1]:
-        raise ValueError(
-            f"{path} has `weight` of shape {weight.shape} and `bias` of {bias.shape}. They are (classes, dims) and "
-            "(classes,)."
-        )
+        shapes = f"`weight` of shape {weight.shape} and `bias` of {bias.shape}"
+        raise ValueError(f"{path} has {shapes}, not (classes, dims) and (classes,).")
     return weight, bias
 
 
@@ -248,16 +228,16 @@ def class_scores_of(regions: Regions, classifier: tuple[np.ndarray, np.ndarray] 
     if classifier is None:
         if regions.class_scores is None:
             raise ValueError(
-                f"The regions of image {regions.image_id!r} have no class probabilities, whose entropy is the "
-                "score. Bottom-up attention's published tables hold features only: pass `classifier=`, the "
-                "detector's last layer, or write a table with `cls_prob`."
+                f"The regions of image {regions.image_id!r} have no class probabilities. Bottom-up attention's "
+                "published tables hold features only: pass `classifier=`, the detector's last layer, or write a table "
+                "with `cls_prob`."
             )
         return regions.class_scores
     weight, bias = classifier
     if regions.features is None or regions.features.shape[1] != weight.shape[1]:
         found = "no features" if regions.features is None else f"features of {regions.features.shape[1]} numbers"
         raise ValueError(
-            f"The regions of image {regions.image_id!r} have {found}, and the classifier takes {weight.shape[1]}. It "
-            "must be the last layer of the detector that made them."
+            f"The regions of image {regions.image_id!r} have {found}, and the classifier takes {weight.shape[1]}. "
+            "Give the last layer of the detector that made them."
         )
     return softmax(regions.features @ weight.T + bias)

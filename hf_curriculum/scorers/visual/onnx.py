@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.config import digest
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.pretrained import one_thread_in_workers
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, keep_distinct, softmax
 
@@ -55,13 +55,13 @@ class OnnxDetector(Detector):
         overlap: float | None = 0.45,
         min_confidence: float = 0.0,
     ) -> None:
-        check_choice("colours", colours, ("bgr", "rgb"))
+        validate_choice("colours", colours, ("bgr", "rgb"))
         if overlap is not None and not 0 <= overlap <= 1:
             raise ValueError(f"`overlap` is {overlap}. It is an intersection over union, from 0 to 1, or None.")
         if len(mean) != 3 or len(std) != 3 or 0 in std:
             raise ValueError(f"`mean` is {mean} and `std` {std}. Each has three numbers, and no `std` is 0.")
         if not Path(path).is_file():
-            raise FileNotFoundError(f"There is no ONNX detector at {str(path)!r}: no such file. Give the path of one.")
+            raise FileNotFoundError(f"There is no ONNX detector at {str(path)!r}: no such file.")
         self.path: str = str(path)
         self.model: str = Path(path).name
         self.revision: str = digest(Path(path))
@@ -91,10 +91,8 @@ class OnnxDetector(Detector):
         try:
             import onnxruntime
         except ImportError as error:
-            raise ImportError(
-                f"The detector {self.model} needs onnxruntime, which is not installed. Run "
-                "`pip install 'hf-curriculum[detection]'`."
-            ) from error
+            remedy = "Run `pip install 'hf-curriculum[detection]'`."
+            raise ImportError(f"{self.model} needs onnxruntime, which is not installed. {remedy}") from error
         import torch
 
         one_thread_in_workers()
@@ -114,10 +112,8 @@ class OnnxDetector(Detector):
         """As `Detector.box_sides`; a head says by its attribute `box_unit` in which unit its boxes are."""
         unit = getattr(self.head, "box_unit", None)
         if unit not in ("share", "input"):
-            raise ValueError(
-                f"It is not known in which unit {getattr(self.head, '__qualname__', self.head)} gives boxes. Give it "
-                'an attribute `box_unit`: "share" of the image\'s sides, or "input" for pixels of the model\'s input.'
-            )
+            head = getattr(self.head, "__qualname__", self.head)
+            raise ValueError(f"It is not known in which unit {head} gives boxes. Set its `box_unit`.")
         height, width = self._input_size(loaded.get_inputs()[0].shape)
         return (1.0, 1.0) if unit == "share" else (float(width), float(height))
 
@@ -129,7 +125,7 @@ class OnnxDetector(Detector):
             if (fixed or want) is None or (fixed and want and fixed != want):
                 raise ValueError(
                     f"The input of {self.model} has the shape {shape} and `size` is {self.size}, so its {side} is "
-                    "unknown or contradicted. Pass `size=(height, width)` where the model leaves it open."
+                    "unknown or contradicted. Pass `size=(height, width)`."
                 )
             sides.append(fixed or want)
         return sides[0], sides[1]
@@ -147,10 +143,7 @@ class OnnxDetector(Detector):
         rows = np.flatnonzero(np.asarray(found.confidence) >= self.min_confidence)
         if self.overlap is not None:
             if found.boxes is None:
-                raise ValueError(
-                    "The head gives no boxes, so their overlap is unknown. Give them, or pass "
-                    "`overlap=None` for a model that has left out overlapping boxes itself."
-                )
+                raise ValueError("The head gives no boxes, so their overlap is unknown. Pass `overlap=None`.")
             rows = rows[keep_distinct(found.boxes[rows], found.confidence[rows], self.overlap, len(rows))]
         return Detections(*(None if part is None else np.asarray(part)[rows] for part in found))
 
@@ -170,19 +163,14 @@ def _single(outputs: list[np.ndarray], who: str, dims: int, shape: str) -> np.nd
     """The one output of one image, without the batch's axis."""
     if len(outputs) != 1 or outputs[0].ndim != dims + 1 or outputs[0].shape[0] != 1:
         shapes = [output.shape for output in outputs]
-        raise ValueError(
-            f"{who} reads one output of the shape (1, {shape}), and the model gives {shapes}. Use another head, or a "
-            "function `(outputs) -> Detections`."
-        )
+        raise ValueError(f"{who} reads one output of the shape (1, {shape}), and the model gives {shapes}.")
     return outputs[0][0]
 
 
-def _check_columns(who: str, columns: int, first_class: int, found: tuple[int, ...]) -> None:
+def _validate_columns(who: str, columns: int, first_class: int, found: tuple[int, ...]) -> None:
     if columns <= first_class:
-        raise ValueError(
-            f"{who} finds no classes: they begin at column {first_class}, and the output {found} has {columns} "
-            "columns. Pass `first_class=`, or check whether boxes and columns are swapped."
-        )
+        output = f"they begin at column {first_class}, and the output {found} has {columns} columns"
+        raise ValueError(f"{who} finds no classes: {output}. Pass `first_class=`.")
 
 
 @dataclass(frozen=True)
@@ -210,12 +198,12 @@ class GridHead:
     activation: Activation = "none"
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
+        validate_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
 
     def __call__(self, outputs: list[np.ndarray]) -> Detections:
         output = _single(outputs, "GridHead", 3, "columns, height, width")
         columns, height, width = output.shape
-        _check_columns("GridHead", columns, self.first_class, output.shape)
+        _validate_columns("GridHead", columns, self.first_class, output.shape)
         cells = np.asarray(output, dtype=np.float64).reshape(columns, height * width).T  # (cells, columns)
         classes = _activated(cells[:, self.first_class :], self.activation)
         objectness = cells[:, self.objectness]
@@ -252,7 +240,7 @@ class RowHead:
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
+        validate_choice("activation", self.activation, ("none", "sigmoid", "softmax"))
 
     def __call__(self, outputs: list[np.ndarray]) -> Detections:
         rows = _single(outputs, "RowHead", 2, "boxes, columns")
@@ -260,7 +248,7 @@ class RowHead:
         first_class = self.first_class
         if first_class is None:
             first_class = 4 if self.objectness is None else 5
-        _check_columns("RowHead", rows.shape[1], first_class, rows.shape)
+        _validate_columns("RowHead", rows.shape[1], first_class, rows.shape)
         classes = _activated(rows[:, first_class:], self.activation)
         confidence = classes.max(axis=1)
         if self.objectness is not None:

@@ -13,7 +13,6 @@ from hf_curriculum.data.images import image_size
 from hf_curriculum.data.proposals import check_search, selective_search, short_sides
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
-from hf_curriculum.provenance import check_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
@@ -91,12 +90,8 @@ class RegionProposals(Scorer):
         easy: Literal["low", "high"] = "high",
     ) -> None:
         check_search(mode, max_proposals, min_size, max_side, max_aspect)
-        check_choice("easy", easy, ("low", "high"))
         if boxes is not None and source is not None:
-            raise ValueError(
-                f"`boxes={boxes!r}` and `source={str(source)!r}` were given: proposals come from one of them. Leave "
-                "the other out."
-            )
+            raise ValueError(f"Of `boxes={boxes!r}` and `source={str(source)!r}`, proposals come from one of them.")
         self.mode = mode
         self.min_size = min_size
         self.max_proposals = max_proposals
@@ -105,24 +100,20 @@ class RegionProposals(Scorer):
         self.column = column
         self.id_column = id_column
         self.size_columns: tuple[str, ...] | None = None if size_columns is None else tuple(size_columns)
-        self.name = name
         self.area_name = area_name
-        self.easy: Literal["low", "high"] = easy
         self.source: RegionSource | None = open_regions(source) if isinstance(source, (str, Path)) else source
         self.boxes = boxes
-        if boxes is not None:
-            self.columns = (boxes, *(self.size_columns or (column,)))
+        sizes = self.size_columns or ()
+        if self.source is not None:
+            self._set_columns((id_column, *sizes), name, easy)
+            self.packages: tuple[str, ...] = self.source.packages
+        elif boxes is not None:
+            self._set_columns((boxes, *(sizes or (column,))), name, easy, decode_false=() if sizes else (column,))
             self.packages = ()
-            if self.size_columns is None:
-                self.decode_false = (column,)
-        elif self.source is None:
-            self.columns = (column,)
-            self.decode_false: tuple[str, ...] = (column,)
+        else:
+            self._set_columns((column,), name, easy, decode_false=(column,))
             self.group_by: str = IMAGE_ID
             self.backend: str = "opencv"
-        else:
-            self.columns: tuple[str, ...] = (id_column, *(self.size_columns or ()))
-            self.packages: tuple[str, ...] = self.source.packages
 
     @property
     def outputs(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.markdown import one_line
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.reporting.figures.canvas import DPI, LIGHT, Theme, annotate, new_figure, number_ticks, text_size
 from hf_curriculum.reporting.html import number, percent
 
@@ -161,7 +161,7 @@ def vectors_by_colour(
         >>> rows = np.random.default_rng(0).standard_normal((6, 4))
         >>> figure = vectors_by_colour({"BERT": rows}, ["red", "blue"] * 3, projection="pca")
     """
-    check_choice("projection", projection, ("tsne", "pca"))
+    validate_choice("projection", projection, ("tsne", "pca"))
     sizes = {name: np.shape(own) for name, own in vectors.items()}
     if not vectors or len(colours) < 5 or any(len(size) != 2 or size[0] != len(colours) for size in sizes.values()):
         raise ValueError(

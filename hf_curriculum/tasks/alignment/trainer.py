@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.trainer_utils import EvalLoopOutput
 
-from hf_curriculum.provenance import check_choice
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.tasks.alignment.encoders import Images, ImageTextEncoders, encoders_of
 from hf_curriculum.tasks.alignment.losses import LOSSES, contrastive_loss, false_negatives
 from hf_curriculum.tasks.alignment.retrieval.ranks import METRIC_NAMES, retrieval_metrics
@@ -343,7 +343,7 @@ def _validate_options(loss: str | None, chunk_size: int | None, noun_scores: str
         raise ValueError(f"loss={loss!r} is not known. The losses are {LOSSES}; None is the model's own.")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} encodes nothing. Pass 1 or more, or None for all at once.")
-    check_choice("noun_scores", noun_scores, ("mean", "max"))
+    validate_choice("noun_scores", noun_scores, ("mean", "max"))
 
 
 def _validate_padding(model: nn.Module, collator: Any) -> None:

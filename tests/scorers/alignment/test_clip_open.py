@@ -113,7 +113,7 @@ def test_weights_of_an_architecture_from_a_file(tmp_path):
         ({"model": "ViT-B-32", "backend": "open_clip"}, "names no weights"),
         ({"model": "open_clip:ViT-B-32/openai", "pretrained": "openai"}, "Weights are named twice"),
         ({"model": "open_clip:hf-hub:org/name", "pretrained": "openai"}, "Weights are named twice"),
-        ({"model": "open_clip:ViT-B-32/openai", "revision": "main"}, "which has no revisions"),
+        ({"model": "open_clip:ViT-B-32/openai", "revision": "main"}, "Name other weights by `pretrained=`"),
     ],
 )
 def test_names_are_checked(options, message):

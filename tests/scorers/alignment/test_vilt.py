@@ -167,8 +167,7 @@ def test_added_to_images_of_which_one_is_damaged():
     [
         ({"head": "itc"}, "`head` is 'itc'"),
         ({"easy": "middle"}, "`easy` is 'middle'"),
-        ({"batch_size": 0}, "`batch_size` is 0"),
-        ({"matching_weights": "x.ckpt"}, "the retrieval head does not use the matching head's weights"),
+        ({"matching_weights": "x.ckpt"}, 'has no effect with `head="retrieval"`'),
     ],
 )
 def test_wrong_arguments(arguments, message):

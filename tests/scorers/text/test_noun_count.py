@@ -74,9 +74,9 @@ def test_gold_tags():
 def test_taggers_that_return_something_else():
     with pytest.raises(ValueError, match="returned 1 lists of tags for 2 captions"):
         count(NounCount(lambda sentences: [["NN"]]), ["a", "b"])
-    with pytest.raises(TypeError, match="It must return the tags alone"):
+    with pytest.raises(TypeError, match="not a list of tags alone"):
         count(NounCount(lambda sentences: [[("dog", "NN")]]), ["dog"])
-    with pytest.raises(TypeError, match="It must return the tags alone"):
+    with pytest.raises(TypeError, match="not a list of tags alone"):
         count(NounCount(lambda sentences: ["NN"]), ["dog"])
 
 
@@ -85,8 +85,6 @@ def test_wrong_arguments():
         NounCount("brill")
     with pytest.raises(ValueError, match="`tags` is empty"):
         NounCount(tags=())
-    with pytest.raises(ValueError, match="`max_words` is 0"):
-        NounCount(max_words=0)
     with pytest.raises(ValueError, match="`easy` is 'few'"):
         NounCount(easy="few")
     with pytest.raises(TypeError, match="`caption` in row 0 of the batch is a int"):

@@ -107,7 +107,7 @@ def test_names_taggers_and_functions():
     assert "<lambda>" in ours.arguments()["function"]
     other = resolve_tagger(lambda sentences: [["VB"] for _ in sentences])
     assert ours.arguments()["digest"] != other.arguments()["digest"]
-    with pytest.raises(ValueError, match=r"no tagger 'spacy'. The names are \['pattern', 'nltk'\]"):
+    with pytest.raises(ValueError, match=r"no tagger 'spacy'. Give one of \['pattern', 'nltk'\]"):
         resolve_tagger("spacy")
     with pytest.raises(TypeError, match="A tagger cannot be a int"):
         resolve_tagger(3)

@@ -151,7 +151,6 @@ def test_what_is_no_probability(make, rows, message):
         ({"prompts": "a photo", "classes": ["a"]}, "has no place for the class"),
         ({"prompts": {"a": "x"}, "classes": ["a", "b"]}, r"1 of 2 classes have no prompt \(\['b'\]\)"),
         ({"prompts": "a {label}", "classes": ["0", "1"]}, "numbers for names .* would ask for 'a 0'"),
-        ({"batch_size": 0}, "`batch_size` is 0"),
         ({"easy": "hard"}, "`easy` is 'hard'"),
     ],
 )
@@ -163,7 +162,7 @@ def test_options_that_do_not_go_together(options, message):
 def test_models_that_cannot_classify(tmp_path):
     with pytest.raises(FileNotFoundError, match="found no 'nothing/here'"):
         ClassProbability("nothing/here")(ROWS)
-    with pytest.raises(ValueError, match="a function was given, which they would not change"):
+    with pytest.raises(ValueError, match="and a function was given"):
         ClassProbability(by_brightest, revision="main")
     small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     config = CLIPConfig(
@@ -172,7 +171,7 @@ def test_models_that_cannot_classify(tmp_path):
     )
     CLIPModel(config).save_pretrained(tmp_path)
     make_image_processor(16).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="They would stay random, and so would the scores"):
+    with pytest.raises(ValueError, match="so scores would be random"):
         ClassProbability(tmp_path)(ROWS)  # a CLIP has no classes of its own: it needs prompts
 
 

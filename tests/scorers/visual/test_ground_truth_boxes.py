@@ -107,7 +107,7 @@ def test_objects_that_cannot_be_read():
     def score(objects, **options):
         return GroundTruthBoxes(unit="pixels", **options)({"objects": [objects]})
 
-    with pytest.raises(ValueError, match=r"an object without `box`, only \['bbox'\].*COCO calls it"):
+    with pytest.raises(ValueError, match=r"an object without `box`, only \['bbox'\].*of COCO"):
         score([{"bbox": [0, 0, 1, 1]}])
     with pytest.raises(ValueError, match=r"an object without `box`, only \['bbox'\]"):
         score({"bbox": [[0, 0, 1, 1]]})

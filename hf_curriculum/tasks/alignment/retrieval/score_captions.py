@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID
 from hf_curriculum.evaluation.nouns import OBJECTS
-from hf_curriculum.provenance import check_choice, read_column
+from hf_curriculum.provenance import read_column, validate_choice
 from hf_curriculum.scorers.alignment.clip import (
     SCENES_CLIP,
     CLIPSimilarity,
@@ -199,7 +199,7 @@ def caption_scores(scores: np.ndarray, caption_of_query: np.ndarray, over: Over 
         >>> caption_scores(np.array([[1.0, 5.0], [3.0, 1.0]]), np.array([0, 0]), "max").tolist()
         [[3.0, 5.0]]
     """
-    check_choice("over", over, ("mean", "max"))
+    validate_choice("over", over, ("mean", "max"))
     steps = np.diff(caption_of_query, prepend=-1)
     if len(scores) != len(caption_of_query) or not len(scores) or steps[0] != 1 or not np.isin(steps, (0, 1)).all():
         raise ValueError(
@@ -260,7 +260,7 @@ def aligner_scores(
         >>> RetrievalSuite(pairs)(found.similarities, found.notes)  # doctest: +SKIP
     """
     require_offsets(tokenizer)
-    check_choice("over", over, ("mean", "max"))
+    validate_choice("over", over, ("mean", "max"))
     if len(nouns) != len(captions):
         raise ValueError(
             f"There are nouns of {len(nouns):,} captions for {len(captions):,}. The model reads one noun of a caption "

@@ -23,7 +23,7 @@ from hf_curriculum.markdown import table
 from hf_curriculum.parts import data_digest, launched, wait_for_files
 from hf_curriculum.provenance import append_columns, numeric_column, read_column, score_values
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.add_scores import add_scores_sharded
+from hf_curriculum.scoring.sharded import add_scores_sharded
 from hf_curriculum.tasks.long_tail.generation.generate import PROMPT, SEED, validate_pair_scorer
 from hf_curriculum.tasks.long_tail.generation.prompts import class_of_rows, prompt_choices
 
