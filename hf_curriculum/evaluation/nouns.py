@@ -13,7 +13,7 @@ from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.scorers.text.nouns import NOUN_TAGS
-from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
+from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
 
 _WORDS = re.compile(r"[^\W_]+")
 
@@ -226,7 +226,7 @@ def gold_nouns(dataset: Dataset, tagger: str | Tagger = "pattern") -> dict[str, 
         image: {
             word.lower()
             for caption, tags in zip(captions, found.tag(captions), strict=True)
-            for word, tag in zip(tokenize(caption), tags, strict=True)
+            for word, tag in zip(tokenize_sentence(caption), tags, strict=True)
             if tag in NOUN_TAGS
         }
         for image, captions in references(dataset).items()

@@ -82,7 +82,7 @@ def images_of_texts(model: torch.nn.Module, images: dict[str, torch.Tensor], ind
     return {name: part[index] for name, part in images.items()}
 
 
-def stored_images(model: torch.nn.Module, image_processor: Any | None, path: str | Path) -> dict[str, Any]:
+def stored_inputs(model: torch.nn.Module, image_processor: Any | None, path: str | Path) -> dict[str, Any]:
     """What a captioner reads in place of images, as arguments of `CaptionCollator`: stored regions or features."""
     if reads(model, "region_features"):
         return {"regions": RegionInputs.for_model(open_regions(path), image_processor)}

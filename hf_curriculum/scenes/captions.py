@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hf_curriculum.scenes.random import WORDING, Draws
+from hf_curriculum.scenes.random import WORDING, KeyedRandom
 from hf_curriculum.scenes.scene import Scene, Thing, lay_out
-from hf_curriculum.scenes.vocabulary import Token, article, number, plural
+from hf_curriculum.scenes.vocabulary import Token, article, number_word, plural
 
 LEAST_OFFSET = 0.15
 """Middles of boxes closer than this, as a share of the image's side, are neither left of nor above each other."""
@@ -63,7 +63,7 @@ class Group:
             described.append(self.colour)
         words = [Token(word, "JJ") for word in described]
         if self.is_plural:
-            return [Token(number(len(self.members)), "CD"), *words, Token(plural(self.noun), "NNS")]
+            return [Token(number_word(len(self.members)), "CD"), *words, Token(plural(self.noun), "NNS")]
         words.append(Token(self.noun, "NN"))
         return [Token(article(words[0].word), "DT"), *words]
 
@@ -189,7 +189,7 @@ class Caption:
 class _Writer:
     """Collects the words of one caption and the objects they name."""
 
-    def __init__(self, scene: Scene, draws: Draws) -> None:
+    def __init__(self, scene: Scene, draws: KeyedRandom) -> None:
         self.scene, self.draws = scene, draws
         self.tokens: list[Token] = []
         self.mentions: list[int] = []
@@ -223,7 +223,7 @@ class _Writer:
         return Caption(tuple(self.tokens), tuple(self.mentions), self.relations)
 
 
-def caption_scene(scene: Scene, draws: Draws) -> list[Caption]:
+def caption_scene(scene: Scene, draws: KeyedRandom) -> list[Caption]:
     """The captions of a scene, `LEVELS` of them, all different; `draws` decides between wordings."""
     groups = group_things(scene)
     levels = _ONE_GROUP if len(groups) == 1 else _SEVERAL_GROUPS
@@ -235,7 +235,7 @@ def caption_scene(scene: Scene, draws: Draws) -> list[Caption]:
     return captions
 
 
-def choose_levels(draws: Draws, count: int) -> list[int]:
+def choose_levels(draws: KeyedRandom, count: int) -> list[int]:
     """The levels of an image's captions: all five, or a random choice in ascending order."""
     return sorted(draws.sample(range(LEVELS), count))
 
@@ -360,7 +360,7 @@ def scene_lines(seed: int = _SEED) -> Iterator[str]:
     index = 0
     while True:
         scene = lay_out(seed, index, _MOST_OBJECTS)
-        yield from (caption.text for caption in caption_scene(scene, Draws(seed, index, WORDING)))
+        yield from (caption.text for caption in caption_scene(scene, KeyedRandom(seed, index, WORDING)))
         index += 1
 
 

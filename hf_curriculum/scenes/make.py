@@ -17,7 +17,7 @@ from datasets.utils import tqdm
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.scenes.captions import LEVELS, Caption, caption_scene, choose_levels
 from hf_curriculum.scenes.drawing import draw
-from hf_curriculum.scenes.random import MISMATCH, WORDING, Draws
+from hf_curriculum.scenes.random import MISMATCH, WORDING, KeyedRandom
 from hf_curriculum.scenes.scene import MOST_MARKS, MOST_OBJECTS, Scene, lay_out
 
 _OBJECT_WEIGHT, _HIDDEN, _RELATION, _WORD, _CLUTTER = 1.0, 2.0, 0.5, 0.1, 1.0
@@ -187,7 +187,7 @@ def _split_images(num_images: int, shares: dict[str, float]) -> dict[str, list[i
 
 def _make(index: int, seed: int, image_size: int, captions_per_image: int, count: int, max_objects: int) -> _Made:
     scene = lay_out(seed, index, max_objects)
-    draws = Draws(seed, index, WORDING)
+    draws = KeyedRandom(seed, index, WORDING)
     captions = caption_scene(scene, draws)
     levels = choose_levels(draws, captions_per_image)[:count]
     pairs = [Pair(index, position, captions[level]) for position, level in enumerate(levels)]
@@ -273,5 +273,5 @@ def _named(pair: Pair, scenes: Sequence[Scene]) -> set[str]:
 
 
 def _keys(seed: int, image: int) -> list[int]:
-    draws = Draws(seed, image, MISMATCH)
+    draws = KeyedRandom(seed, image, MISMATCH)
     return [draws.word() for _ in range(2 * LEVELS)]

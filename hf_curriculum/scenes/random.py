@@ -15,7 +15,7 @@ LAYOUT, LOOK, WORDING, MISMATCH = range(4)
 _BLOCK = 64
 
 
-class Draws:
+class KeyedRandom:
     """An endless sequence of random numbers keyed by (seed, image index, stream).
 
     NumPy promises that the raw output of Philox never changes, but not what its `Generator` makes of it, so the raw

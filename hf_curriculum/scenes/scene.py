@@ -10,7 +10,7 @@ from operator import or_
 import numpy as np
 
 from hf_curriculum.scenes.geometry import coverage, turn
-from hf_curriculum.scenes.random import LAYOUT, LOOK, Draws
+from hf_curriculum.scenes.random import LAYOUT, LOOK, KeyedRandom
 from hf_curriculum.scenes.silhouettes import silhouette
 from hf_curriculum.scenes.vocabulary import BACKDROPS, COLOURS, NOUNS, SIZES, TEXTURES, TYPICAL_COLOURS
 
@@ -152,7 +152,7 @@ MOST_MARKS = 24
 
 def lay_out(seed: int, index: int, max_objects: int) -> Scene:
     """The scene of image `index`, with 1 to `max_objects` objects, fewer more often."""
-    draws = Draws(seed, index, LAYOUT)
+    draws = KeyedRandom(seed, index, LAYOUT)
     counts = range(1, max_objects + 1)
     things: list[Thing] = []
     for thing in _choose_things(draws, draws.weighted(counts, [max_objects + 3 - count for count in counts])):
@@ -161,10 +161,10 @@ def lay_out(seed: int, index: int, max_objects: int) -> Scene:
         tuple(_hidden(one, [other]) if j > i else 0.0 for j, other in enumerate(things))
         for i, one in enumerate(things)
     )
-    return Scene(tuple(things), hidden, tuple(_visible(things)), _draw_backdrop(Draws(seed, index, LOOK)))
+    return Scene(tuple(things), hidden, tuple(_visible(things)), _draw_backdrop(KeyedRandom(seed, index, LOOK)))
 
 
-def _choose_things(draws: Draws, count: int) -> list[Thing]:
+def _choose_things(draws: KeyedRandom, count: int) -> list[Thing]:
     alike = 1
     if count >= 2 and draws.chance(0.2 if count == 2 else 0.3):
         alike = 3 if count >= 4 and draws.chance(0.3) else 2
@@ -191,7 +191,7 @@ def _choose_things(draws: Draws, count: int) -> list[Thing]:
     return things
 
 
-def _place(draws: Draws, thing: Thing, things: list[Thing]) -> None:
+def _place(draws: KeyedRandom, thing: Thing, things: list[Thing]) -> None:
     """Puts the object into the list, at its depth; leaves it out when no place is found."""
     overlapping = bool(things) and draws.chance(_OVERLAP_SHARE)
     for attempt in range(_TRIES):
@@ -215,7 +215,7 @@ def _place(draws: Draws, thing: Thing, things: list[Thing]) -> None:
         return
 
 
-def _propose(draws: Draws, thing: Thing, near: Thing | None) -> Thing | None:
+def _propose(draws: KeyedRandom, thing: Thing, near: Thing | None) -> Thing | None:
     """The object at a random place, or beside `near` so that their boxes overlap; None outside the image."""
     width, height = thing.half_box
     if near is None:
@@ -251,7 +251,7 @@ def _visible(things: Sequence[Thing]) -> list[float]:
     return [1.0 - _hidden(thing, things[depth + 1 :]) for depth, thing in enumerate(things)]
 
 
-def _draw_backdrop(draws: Draws) -> Backdrop:
+def _draw_backdrop(draws: KeyedRandom) -> Backdrop:
     colour = draws.pick(list(BACKDROPS))
     style = draws.weighted(["plain", "bokeh", "hills"], (3, 4, 4))
     variation, mark = draws.uniform(), draws.pick(_MARKS)

@@ -63,7 +63,7 @@ def plural(noun: str) -> str:
     return _IRREGULAR_PLURALS.get(noun, noun + "s")
 
 
-def number(count: int) -> str:
+def number_word(count: int) -> str:
     """A count from 0 to 8 as a word."""
     return _NUMBERS[count]
 

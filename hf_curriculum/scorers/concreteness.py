@@ -112,7 +112,7 @@ class Concreteness(CaptionScorer):
                 word has `min_count` of them.
             ImportError: faiss is needed and not installed.
         """
-        images, vectors = image_vectors(dataset, self.image_embedding, "Concreteness")
+        images, vectors = unit_embeddings(dataset, self.image_embedding, "Concreteness")
         words, codes, of_images = self._words(dataset, images)
         self.recall_ = 1.0
         if self.search == "exact":
@@ -256,7 +256,7 @@ def validate_neighbours(size: int, count: int, include_self: bool) -> None:
         )
 
 
-def image_vectors(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, np.ndarray]:
+def unit_embeddings(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, np.ndarray]:
     """The image of each row, int64 (rows,), -1 without an embedding, and the unit embeddings, float32 (images, d)."""
     from datasets import Dataset
 

@@ -180,7 +180,7 @@ def _image_codes(dataset: Dataset) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Stage:
+class ScorerInputs:
     """What a scorer reads of a split, and where each row of the split is in it (None: in the same place)."""
 
     inputs: Dataset
@@ -189,7 +189,7 @@ class Stage:
     source: str | None
 
     @classmethod
-    def of(cls, scorer: Scorer, dataset: Dataset) -> Stage:
+    def of(cls, scorer: Scorer, dataset: Dataset) -> ScorerInputs:
         return cls(*scoring_inputs(dataset, scorer), _provenance(scorer), scorer.source_digest())
 
     def manifest(self) -> dict[str, Any]:
@@ -266,7 +266,7 @@ class ScoringRun:
                 array = aggregate_per_image(array, split.images, self.per_image)
             split.values[column], split.provenance[column] = array, replace(made, per_image=self.per_image)
 
-    def map_all(self, scorer: Scorer, stage: Stage) -> dict[str, np.ndarray]:
+    def map_all(self, scorer: Scorer, stage: ScorerInputs) -> dict[str, np.ndarray]:
         """Scores of all rows, cached by `map`."""
         if not len(stage.inputs):
             return {}
@@ -282,7 +282,7 @@ class ScoringRun:
             load_from_cache_file=None if self.load_from_cache_file else False,  # None: `datasets.disable_caching`
         )
 
-    def score_parts(self, scorer: Scorer, stage: Stage, parts: PartFolder, numbers: Sequence[int]) -> None:
+    def score_parts(self, scorer: Scorer, stage: ScorerInputs, parts: PartFolder, numbers: Sequence[int]) -> None:
         """Scores those of some parts that are missing."""
         for part in parts.missing(numbers):
             found = stage.map(
@@ -298,7 +298,7 @@ class ScoringRun:
             parts.write(part, found)
             logger.info("%s: part %d of %d is written.", parts.folder, part + 1, parts.count)
 
-    def part_folder(self, scorer: Scorer, split: Split, stage: Stage) -> PartFolder:
+    def part_folder(self, scorer: Scorer, split: Split, stage: ScorerInputs) -> PartFolder:
         """The folder of a scorer's parts: in `cache_dir`, where `map` caches, or in the cache of `datasets`."""
         cache: str | Path = Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "scores")
         if split.dataset.cache_files:
@@ -308,15 +308,15 @@ class ScoringRun:
             shutil.rmtree(folder, ignore_errors=True)
         return PartFolder(folder, self.manifest(stage), len(stage.inputs), self.step)
 
-    def manifest(self, stage: Stage) -> dict[str, Any]:
+    def manifest(self, stage: ScorerInputs) -> dict[str, Any]:
         return {**stage.manifest(), "batch_size": self.batch_size}
 
-    def cache_key(self, scorer: Scorer, stage: Stage) -> str:
+    def cache_key(self, scorer: Scorer, stage: ScorerInputs) -> str:
         key = [stage.inputs._fingerprint, scorer, _features(stage.provenance).to_dict(), self.batch_size, self.step]
         return Hasher.hash(key)
 
-    def stage(self, scorer: Scorer, split: Split) -> Stage:
-        return Stage.of(scorer, self.with_scores_read(scorer, split))
+    def stage(self, scorer: Scorer, split: Split) -> ScorerInputs:
+        return ScorerInputs.of(scorer, self.with_scores_read(scorer, split))
 
     def with_scores_read(self, scorer: Scorer, split: Split) -> Dataset:
         """The data set with those new scores that a scorer reads: its cache does not depend on other scorers."""

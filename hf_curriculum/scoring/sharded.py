@@ -16,7 +16,7 @@ from hf_curriculum.config import kind_of, parse_json, sole_writer, write_atomica
 from hf_curriculum.parts import PartFolder, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.add_scores import ScoringRun, Split, Stage, as_scorers, splits_to_score
+from hf_curriculum.scoring.add_scores import ScorerInputs, ScoringRun, Split, as_scorers, splits_to_score
 
 
 def add_scores_sharded(
@@ -126,18 +126,18 @@ class _ShardedRun(ScoringRun):
         start, stop = (len(every) * rank // self.world_size for rank in (self.rank, self.rank + 1))
         return [part for name, part in every[start:stop] if name == split.name]
 
-    def score_parts(self, scorer: Scorer, stage: Stage, parts: PartFolder, numbers: Sequence[int]) -> None:
+    def score_parts(self, scorer: Scorer, stage: ScorerInputs, parts: PartFolder, numbers: Sequence[int]) -> None:
         if self.world_size == 1:  # otherwise each process has scored its own parts before
             super().score_parts(scorer, stage, parts, numbers)
 
     def folder_of(self, scorer: Scorer, split: Split) -> Path:
         return self.folder / split.name / next(iter(scorer.outputs))
 
-    def part_folder(self, scorer: Scorer, split: Split, stage: Stage) -> PartFolder:
+    def part_folder(self, scorer: Scorer, split: Split, stage: ScorerInputs) -> PartFolder:
         folder, manifest = self.folder_of(scorer, split), self.manifest(stage)
         return PartFolder(folder, manifest, len(stage.inputs), self.step, single_process=self.world_size == 1)
 
-    def stage(self, scorer: Scorer, split: Split) -> Stage:
+    def stage(self, scorer: Scorer, split: Split) -> ScorerInputs:
         self.fit_if_needed(scorer)
         return super().stage(scorer, split)
 
@@ -146,7 +146,7 @@ class _ShardedRun(ScoringRun):
         if not scorer.needs_fit:
             return
         corpus = self.with_scores_read(scorer, self.fit_on)
-        manifest = {**Stage.of(scorer, corpus).manifest(), "fit_on": self.fit_on.name}
+        manifest = {**ScorerInputs.of(scorer, corpus).manifest(), "fit_on": self.fit_on.name}
         folder = self.folder / ".fitted" / next(iter(scorer.outputs))
         PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
         if self.rank == 0 and not (folder / FITTED).exists():

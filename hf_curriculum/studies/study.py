@@ -89,7 +89,7 @@ class StudyRun:
             "step": self.step,
             "error": self.error,
             "result": self.result,
-            "settings": plain(self.settings),
+            "settings": as_json(self.settings),
             **({} if self.data is None else {"data": self.data}),
             **({"needs": {arm: run.key for arm, run in self.needs.items()}} if self.needs else {}),
         }
@@ -276,7 +276,7 @@ class Study:
             if not isinstance(result, Mapping):
                 raise TypeError(f"The run returned a {type(result).__name__}; a study needs its numbers by name.")
             lost = [name for name in self._losses if _is_lost(result.get(name))]
-            result = json.loads(json.dumps(plain(result)))
+            result = json.loads(json.dumps(as_json(result)))
             item.result = result
             item.status = "finished"
             if lost:
@@ -461,7 +461,7 @@ def short(value: Any) -> str:
 def settings_key(settings: Settings, seed: int) -> str:
     """What tells one run from another: a digest of all its settings and its seed, 12 hexadecimal digits."""
     try:
-        text = json.dumps({"settings": plain(settings), "seed": seed}, sort_keys=True)
+        text = json.dumps({"settings": as_json(settings), "seed": seed}, sort_keys=True)
     except TypeError as error:
         raise TypeError(
             f"The settings cannot be written as JSON ({error}), which tell one run from another. Give "
@@ -470,12 +470,12 @@ def settings_key(settings: Settings, seed: int) -> str:
     return digest(text, size=6)
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """A value as strict JSON has it: arrays as lists, tuples as lists, and None for what is NaN or infinite."""
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): as_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [as_json(item) for item in value]
     if hasattr(value, "tolist"):  # numpy and torch, scalars too
-        return plain(value.tolist())
+        return as_json(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,7 +18,7 @@ from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import number
 from hf_curriculum.reporting.run_sections import COST_NOTE, COSTS, scores_while_training
 from hf_curriculum.studies.statistics import Interval, IntervalKind, PairedTest, mean_interval, paired_test
-from hf_curriculum.studies.study import StudyRun, plain
+from hf_curriculum.studies.study import StudyRun, as_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ class ArmSummary:
     def cells(self) -> dict[str, Any]:
         """One row of the CSV: plain numbers, None where there is none."""
         difference = self.test.difference if self.test else None
-        return plain(
+        return as_json(
             {
                 "arm": self.arm,
                 "metric": self.metric,
@@ -154,7 +154,7 @@ class StudyTable:
         summary = [
             {
                 **row.cells(),
-                **({"paper": plain(row.paper)} if row.paper else {}),
+                **({"paper": as_json(row.paper)} if row.paper else {}),
                 "values": {str(seed): value for seed, value in row.values.items()},
             }
             for row in self.rows

@@ -17,7 +17,7 @@ from transformers.modeling_utils import unwrap_model
 
 from hf_curriculum.config import digest
 from hf_curriculum.data.seeding import IndexedDataset, forked_generators
-from hf_curriculum.models.base import evaluation_mode as set_to_evaluation
+from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 
 _TOKENS = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids", "inputs_embeds")
@@ -100,7 +100,7 @@ def try_first_batch(trainer: Any) -> None:
     validate_decoder_inputs(trainer.model, batch)
     if trainer.curriculum.signal != "losses":
         return
-    with evaluation_mode(trainer) as model:
+    with evaluation_model(trainer) as model:
         losses = trainer.example_losses(model, trainer._prepare_inputs(batch))
     if tuple(losses.shape) != (len(rows),):
         raise ValueError(
@@ -108,7 +108,7 @@ def try_first_batch(trainer: Any) -> None:
             f"{type(trainer.curriculum).__name__} decides on one loss of each. Return shape ({len(rows)},)."
         )
     if trainer.curriculum.losses_of_training:
-        with evaluation_mode(trainer) as model:
+        with evaluation_model(trainer) as model:
             trainer._weighting.try_batch(model, trainer._prepare_inputs(batch))
 
 
@@ -194,7 +194,7 @@ def measure_losses(trainer: Any) -> np.ndarray:
         trainer.train_dataset, description=SCORING, batch_size=trainer.args.eval_batch_size
     )
     parts = []
-    with evaluation_mode(trainer) as model:
+    with evaluation_model(trainer) as model:
         for inputs in loader:
             losses = trainer.example_losses(model, trainer._prepare_inputs(inputs))
             parts.append(trainer.accelerator.gather_for_metrics(losses.float()).cpu())
@@ -208,13 +208,13 @@ def measure_losses(trainer: Any) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def evaluation_mode(trainer: Any) -> Iterator[nn.Module]:
+def evaluation_model(trainer: Any) -> Iterator[nn.Module]:
     """The model, without dropout and gradients."""
     # A model that is sharded over processes computes only as a whole.
     model = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model
     _share_buffers(trainer.model_wrapped)
     with (
-        set_to_evaluation(model),
+        evaluation_mode(model),
         torch.no_grad(),
         trainer.compute_loss_context_manager(),
         trainer.accelerator.autocast(),

@@ -18,7 +18,7 @@ from hf_curriculum.data.text_blocks import BESIDE
 from hf_curriculum.planning.deciding import Selection
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import hash64, mix64
-from hf_curriculum.training.prediction import TEXT_INPUTS, evaluation_mode, preserve_rng_state
+from hf_curriculum.training.prediction import TEXT_INPUTS, evaluation_model, preserve_rng_state
 from hf_curriculum.training.sampler import DrawAudit
 
 _CHOICE = 0x5E1EC7
@@ -130,7 +130,7 @@ class Selector:
         if not self._ready:
             step, every = self.trainer.state.global_step, self.trainer.plan.selection.score_every
             batches = list(islice(iterator, (every - step % every) * num_batches))
-            with preserve_rng_state(), evaluation_mode(self.trainer) as model:
+            with preserve_rng_state(), evaluation_model(self.trainer) as model:
                 for number, batch in enumerate(batches):
                     self._ready.append(self._chosen(model, batch, step + number // num_batches))
         for _ in range(min(num_batches, len(self._ready))):
@@ -141,7 +141,7 @@ class Selector:
     def try_batch(self, batch: Any) -> None:
         """Values the candidates of a batch and cuts some of them out, before training is paid for."""
         rows = rows_of(batch)
-        with evaluation_mode(self.trainer) as model:
+        with evaluation_model(self.trainer) as model:
             self._values(model, batch, rows)
         select_rows(batch, np.arange(self.trainer.plan.layout.unit), size=len(rows))
 

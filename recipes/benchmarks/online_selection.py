@@ -35,7 +35,7 @@ from hf_curriculum import (
     train_wordpiece,
 )
 from hf_curriculum.models.git.build import git_from_config, small_git_config
-from hf_curriculum.training.prediction import evaluation_mode, example_losses
+from hf_curriculum.training.prediction import evaluation_model, example_losses
 
 SIZE, BATCH, ROWS, LENGTH = 64, 8, 96, 16
 
@@ -158,7 +158,7 @@ class Bench:
         for _ in range(self.steps):
             batch = {name: value for name, value in next(batches).items() if name != "example_index"}
             start = time.process_time()
-            with evaluation_mode(trainer) as model:
+            with evaluation_model(trainer) as model:
                 example_losses(model, batch).numpy()
             taken.append(time.process_time() - start)
         return statistics.median(taken)

@@ -15,7 +15,7 @@ from transformers import DetrImageProcessorPil, YolosConfig, YolosForObjectDetec
 from typed_commands import result
 
 from hf_curriculum.tasks.detection.boxes import COLOURS, draw_boxes
-from hf_curriculum.tasks.detection.cli import detect, drawn_names, load_detector
+from hf_curriculum.tasks.detection.cli import detect, drawn_names, load_object_detector
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_the_most_and_the_least(run, photos):
 
 
 def test_more_boxes_than_a_hundred_of_an_image(run):
-    detector, processor = load_detector(run)
+    detector, processor = load_object_detector(run)
     processor.min_size, processor.nms_iou = 1, 1.0
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (120, 120, 3), dtype=np.uint8))
     assert len(detect(detector, processor, image, 0.0, 130)) == 130

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.scorers.text.taggers import tokenize
+from hf_curriculum.scorers.text.taggers import tokenize_sentence
 from hf_curriculum.tasks.alignment import Ontology
 
 NOUNS = {"dog", "dogs", "puppy", "man", "frisbee", "ball", "grass", "kitten", "cat", "cats", "car"}
@@ -24,7 +24,7 @@ SENTENCES = [
 
 
 def tag(sentences):
-    return [["NN" if word.lower() in NOUNS else "X" for word in tokenize(sentence)] for sentence in sentences]
+    return [["NN" if word.lower() in NOUNS else "X" for word in tokenize_sentence(sentence)] for sentence in sentences]
 
 
 def make_pairs(rows=SENTENCES, **columns):

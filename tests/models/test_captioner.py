@@ -23,7 +23,7 @@ from hf_curriculum.models.captioner import (
     new_captioner,
     new_region_captioner,
     reads,
-    stored_images,
+    stored_inputs,
 )
 from hf_curriculum.tasks.captioning import RegionTransformerForCausalLM, UpDownForCausalLM
 
@@ -113,8 +113,8 @@ def test_stored_images_are_regions_or_features(monkeypatch):
     monkeypatch.setattr(module, "open_regions", lambda path: ("opened", path))
     monkeypatch.setattr(module.RegionInputs, "for_model", lambda *given: given)
     git, regions = (load_captioner(folder)[0] for folder in (tiny_models.git(), tiny_models.region_transformer()))
-    assert stored_images(git, "images", "there") == {"vision_features": ("features", "there")}
-    assert stored_images(regions, "images", "there") == {"regions": (("opened", "there"), "images")}
+    assert stored_inputs(git, "images", "there") == {"vision_features": ("features", "there")}
+    assert stored_inputs(regions, "images", "there") == {"regions": (("opened", "there"), "images")}
 
 
 def test_the_text_of_an_image():
@@ -174,7 +174,7 @@ def test_a_cache_has_the_name_that_transformers_gives_it(kind):
     for method in ("forward", "prepare_inputs_for_generation"):
         ours, stock = (set(signature(getattr(of, method)).parameters) for of in (type(model), OPTForCausalLM))
         assert ours & names == stock & names == {CACHE_NAME}
-    assert model.config.keys_to_ignore_at_inference == [CACHE_NAME]
+    assert CACHE_NAME in model.config.keys_to_ignore_at_inference
     ids, mask = torch.tensor([[2, 5, 6, 7]]), torch.ones(1, 4, dtype=torch.int64)
     size = getattr(model.config, "region_feature_size", None)
     images = {} if size is None else {"region_features": torch.rand(1, 2, size)}

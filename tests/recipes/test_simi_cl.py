@@ -24,7 +24,6 @@ from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_mod
 
 from hf_curriculum import (
     BabySteps,
-    CurriculumTrainingArguments,
     LanguageModelLoss,
     add_scores_from,
     curriculum_from,
@@ -43,6 +42,7 @@ from hf_curriculum.scenes.vocabulary import NOUNS
 from hf_curriculum.scorers.visual.entropy import VisualEntropy
 from hf_curriculum.studies.grid import budget_of, study_arms
 from hf_curriculum.studies.recipe import read_preset
+from hf_curriculum.tasks.captioning import CaptioningArguments
 from hf_curriculum.tasks.captioning.metrics.jars import JavaError
 
 NAMES = sorted(file.stem for file in PRESETS.glob("*.yaml"))
@@ -67,7 +67,7 @@ def test_presets_are_complete(name):
     values = vars(settings_of("--preset", name))
     assert set(read_preset(name, PRESETS)) - {"grid"} == set(values) >= OWN
     curriculum_from(values["curriculum"])
-    assert set(values) - OWN <= {item.name for item in fields(CurriculumTrainingArguments)}
+    assert set(values) - OWN <= {item.name for item in fields(CaptioningArguments)}
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"embedded", "photographs", "smoke"}))

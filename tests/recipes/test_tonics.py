@@ -443,7 +443,7 @@ def test_a_study_on_scenes(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["tonics_alignment", "--preset", "smoke", "--output_dir", str(folder)])
     tonics_alignment.main()
     printed = capsys.readouterr().out
-    assert "TOnICS - Random  image R@1" in printed
+    assert "| TOnICS - Random | image R@1 |" in printed
     assert re.search(r"^nouns: \d+\nclasses: \d+$", printed, re.MULTILINE)
     runs = {run["name"]: run for run in json.loads((folder / "results.json").read_text())}
     assert list(runs) == ["Random", "TOnICS"]

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from hf_curriculum.scenes.drawing import draw
 from hf_curriculum.scenes.geometry import coverage, edges_of, ellipse, rectangle
 from hf_curriculum.scenes.make import encode_png
-from hf_curriculum.scenes.random import Draws
+from hf_curriculum.scenes.random import KeyedRandom
 from hf_curriculum.scenes.scene import Backdrop, Scene, Thing, lay_out
 from hf_curriculum.scenes.silhouettes import silhouette
 from hf_curriculum.scenes.vocabulary import COLOUR_RGB, COLOURS, NOUNS
@@ -180,13 +180,15 @@ def test_png_files_are_small(scenes: list[Scene]) -> None:
 
 
 def test_draws_depend_on_their_key_alone() -> None:
-    numbers = {key: [Draws(*key).word() for _ in range(2)] for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]}
+    numbers = {
+        key: [KeyedRandom(*key).word() for _ in range(2)] for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    }
     assert len({tuple(some) for some in numbers.values()}) == 4
     assert all(some[0] == some[1] for some in numbers.values())
 
 
 def test_draws_are_even() -> None:
-    draws = Draws(0, 0, 0)
+    draws = KeyedRandom(0, 0, 0)
     integers = np.bincount([draws.integer(6) for _ in range(6000)])
     assert len(integers) == 6
     assert integers.min() > 850

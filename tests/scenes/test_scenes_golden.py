@@ -19,7 +19,7 @@ from hf_curriculum.scenes import geometry, silhouettes, vocabulary
 from hf_curriculum.scenes.captions import Caption, caption_scene, choose_levels
 from hf_curriculum.scenes.drawing import draw
 from hf_curriculum.scenes.make import difficulty, make_scenes
-from hf_curriculum.scenes.random import MISMATCH, WORDING, Draws
+from hf_curriculum.scenes.random import MISMATCH, WORDING, KeyedRandom
 from hf_curriculum.scenes.scene import MOST_OBJECTS, Backdrop, Mark, Scene, Thing, lay_out
 from hf_curriculum.scenes.vocabulary import BACKDROPS, COLOURS, FIXED_RGB, NOUNS, TEXTURES, paint
 
@@ -98,11 +98,11 @@ def captions() -> dict[str, list[str] | str]:
     for most, count in ((3, 6), (MOST_OBJECTS, 6)):
         for at in range(count):
             scene = lay_out(4, at, most)
-            made = caption_scene(scene, Draws(4, at, WORDING))
+            made = caption_scene(scene, KeyedRandom(4, at, WORDING))
             found[f"{most}, {at}"] = [told(caption, scene) for caption in made]
     for most in (1, 3, 8):
         scenes = [lay_out(6, at, most) for at in range(60)]
-        made = [caption_scene(scene, Draws(6, at, WORDING)) for at, scene in enumerate(scenes)]
+        made = [caption_scene(scene, KeyedRandom(6, at, WORDING)) for at, scene in enumerate(scenes)]
         lines = [told(one, scene) for scene, some in zip(scenes, made, strict=True) for one in some]
         found[f"{most}, sixty scenes"] = short("\n".join(lines).encode())
     return found
@@ -123,7 +123,7 @@ def rows() -> list[str]:
 
 def draws() -> list:
     """The first numbers of two streams, and of each way to draw."""
-    made = Draws(3, 5, MISMATCH)
+    made = KeyedRandom(3, 5, MISMATCH)
     words = [
         made.word(),
         made.integer(1000),
@@ -133,7 +133,7 @@ def draws() -> list:
         made.pick("abcdef"),
     ]
     words += [made.weighted("abc", (1, 2, 3)), *made.sample("abcdef", 4), *choose_levels(made, 3)]
-    return [*words, Draws(2**63, 5, WORDING).word(), [made.integer(9) for _ in range(150)][-1]]
+    return [*words, KeyedRandom(2**63, 5, WORDING).word(), [made.integer(9) for _ in range(150)][-1]]
 
 
 KINDS = {kind.__name__: kind for kind in (nouns, looks, backdrops, paints, layouts, captions, rows, draws)}
@@ -147,7 +147,7 @@ def test_what_is_drawn_and_said_never_changes(kind: str) -> None:
 def test_the_words_are_inflected_as_they_were() -> None:
     forms = {noun: vocabulary.plural(noun) for noun in ("ball", "box", "fish")}
     assert forms == {"ball": "balls", "box": "boxes", "fish": "fish"}
-    assert [vocabulary.number(count) for count in (0, 3, 8)] == ["zero", "three", "eight"]
+    assert [vocabulary.number_word(count) for count in (0, 3, 8)] == ["zero", "three", "eight"]
     assert np.array_equal(vocabulary.mix((0, 10, 255), (255, 20, 0), 0.5), (128, 15, 128))
 
 

@@ -14,7 +14,7 @@ from datasets.fingerprint import Hasher
 
 from hf_curriculum import Concreteness, add_scores
 from hf_curriculum.scorers import concreteness as module
-from hf_curriculum.scorers.concreteness import approximate_neighbours, image_vectors, nearest_neighbours, recall_of
+from hf_curriculum.scorers.concreteness import approximate_neighbours, nearest_neighbours, recall_of, unit_embeddings
 
 
 def pictures(size=60, width=8, captions=2, seed=0):
@@ -245,21 +245,21 @@ def test_errors(monkeypatch):
 def test_embeddings_that_cannot_be_compared():
     ids = {"image_id": ["a", "b"]}
     with pytest.raises(TypeError, match=r"`Example.fit` was given an IterableDataset.*compares all images"):
-        image_vectors(Dataset.from_dict(ids).to_iterable_dataset(), "v", "Example")
+        unit_embeddings(Dataset.from_dict(ids).to_iterable_dataset(), "v", "Example")
     with pytest.raises(ValueError, match=r"`v` is not in the data.*Add embeddings of any image model"):
-        image_vectors(Dataset.from_dict(ids), "v", "Example")
+        unit_embeddings(Dataset.from_dict(ids), "v", "Example")
     with pytest.raises(ValueError, match="No row has an embedding in `v`"):
-        image_vectors(Dataset.from_dict(ids | {"v": [None, None]}), "v", "Example")
+        unit_embeddings(Dataset.from_dict(ids | {"v": [None, None]}), "v", "Example")
     with pytest.raises(TypeError, match="`v` holds double, not one list of numbers per row"):
-        image_vectors(Dataset.from_dict(ids | {"v": [1.0, 2.0]}), "v", "Example")
+        unit_embeddings(Dataset.from_dict(ids | {"v": [1.0, 2.0]}), "v", "Example")
     with pytest.raises(ValueError, match="The embeddings in `v` have 1 to 2 numbers"):
-        image_vectors(Dataset.from_dict(ids | {"v": [[1.0], [2.0, 3.0]]}), "v", "Example")
+        unit_embeddings(Dataset.from_dict(ids | {"v": [[1.0], [2.0, 3.0]]}), "v", "Example")
     for bad in (0.0, np.nan, np.inf):
         with pytest.raises(ValueError, match="1 of 2 embeddings in `v` are zero or not finite"):
-            image_vectors(Dataset.from_dict(ids | {"v": [[1.0, 2.0], [bad, bad]]}), "v", "Example")
+            unit_embeddings(Dataset.from_dict(ids | {"v": [[1.0, 2.0], [bad, bad]]}), "v", "Example")
     square = Features({"image_id": Value("string"), "v": Array2D((1, 2), "float32")})
     with pytest.raises(TypeError, match="not one list of numbers per row"):
-        image_vectors(Dataset.from_dict(ids | {"v": [[[1.0, 2.0]], [[3.0, 4.0]]]}, features=square), "v", "Example")
+        unit_embeddings(Dataset.from_dict(ids | {"v": [[[1.0, 2.0]], [[3.0, 4.0]]]}, features=square), "v", "Example")
 
 
 def test_words_that_are_left_out_are_counted(caplog):

@@ -172,7 +172,7 @@ def visible_latents(image_numbers: torch.Tensor, images: int, latents: int) -> t
     return seen.repeat_interleave(latents, dim=-1)[:, None]
 
 
-def as_images(values: torch.Tensor, dims: int, name: str, batch: int, max_images: int) -> torch.Tensor:
+def with_image_dimension(values: torch.Tensor, dims: int, name: str, batch: int, max_images: int) -> torch.Tensor:
     """`values` with a dimension of images, (batch, images, ...); `dims` is the number of dimensions of one image."""
     if values.ndim not in (dims + 1, dims + 2):
         raise ValueError(

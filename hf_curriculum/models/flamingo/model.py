@@ -41,12 +41,12 @@ from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.layers import (
     CaptionFlamingoGatedLayer,
     CaptionFlamingoPerceiver,
-    as_images,
     cached_latents,
     check_image_numbers,
     check_text,
     count_images,
     visible_latents,
+    with_image_dimension,
 )
 from hf_curriculum.models.git.layers import build_vision_tower
 from hf_curriculum.models.packed_loss import PackedText, pack
@@ -127,7 +127,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         Raises:
             ValueError: `pixel_values` has neither four nor five dimensions.
         """
-        rows = as_images(pixel_values, 3, "pixel_values", len(pixel_values), self.config.max_images)
+        rows = with_image_dimension(pixel_values, 3, "pixel_values", len(pixel_values), self.config.max_images)
         # Only towers that can stretch their positions have the argument.
         options = {"interpolate_pos_encoding": True} if interpolate_pos_encoding else {}
         states = self.vision_tower(pixel_values=rows.flatten(0, 1), **options).last_hidden_state
@@ -197,7 +197,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
     def _resample(self, features: torch.Tensor, image_index: torch.Tensor | None, batch: int) -> torch.Tensor:
         """Latents of each text's images, (batch, images · latents, width); shared images are resampled once."""
         rows = batch if image_index is None else len(features)
-        features = as_images(features, 2, "image_features", rows, self.config.max_images)
+        features = with_image_dimension(features, 2, "image_features", rows, self.config.max_images)
         latents = self.perceiver(features.to(self.perceiver.projection.weight.dtype))
         return latents if image_index is None else latents[image_index]
 

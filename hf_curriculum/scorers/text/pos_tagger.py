@@ -23,7 +23,7 @@ from hf_curriculum.data.seeding import forked_generators
 from hf_curriculum.scorers.base import readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
-from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
+from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
 
 if TYPE_CHECKING:
     from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -169,7 +169,7 @@ class PosTagger(Tagger):
 
     def tag(self, sentences: list[str], rank: int | None = None) -> list[list[str]]:
         config = self.loaded(rank)[0].config
-        return self.tag_words([tokenize(sentence, config.contractions) for sentence in sentences], rank)
+        return self.tag_words([tokenize_sentence(sentence, config.contractions) for sentence in sentences], rank)
 
     def tag_words(self, sentences: Sequence[Sequence[str]], rank: int | None = None) -> list[list[str]]:
         """Tags of sentences that are split into words; `rank` is the worker process."""
@@ -238,7 +238,7 @@ def _annotated(sentences: Iterable[str], tagger: Tagger, num_proc: int | None, f
 
 
 def _annotate(batch: dict[str, list[str]], rank: int | None, tagger: Tagger) -> dict[str, list[list[str]]]:
-    words = [tokenize(text, tagger.contractions) for text in batch["text"]]
+    words = [tokenize_sentence(text, tagger.contractions) for text in batch["text"]]
     tags = tagger.tag(batch["text"], rank)
     if len(words) != len(tags):
         raise ValueError(f"The annotator gave tags for {len(tags)} of {len(words)} sentences. Each needs a list.")

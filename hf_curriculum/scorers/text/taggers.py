@@ -22,7 +22,7 @@ _TOKEN_WHOLE = re.compile(r"\w+(?:'\w+)+|" + _TOKEN.pattern)
 _SENTENCE_END = frozenset({".", "!", "?"})
 
 
-def tokenize(sentence: str, contractions: str = "cut") -> list[str]:
+def tokenize_sentence(sentence: str, contractions: str = "cut") -> list[str]:
     """Splits a sentence, normalised to Unicode NFC, into words, numbers and punctuation marks."""
     if not sentence.isascii():
         sentence = unicodedata.normalize("NFC", sentence).replace("’", "'")
@@ -68,7 +68,7 @@ class PatternTagger(Tagger):
 
     def _tag(self, sentence: str) -> list[str]:
         tags, known = [], self._first
-        for word in tokenize(sentence_case(sentence)):
+        for word in tokenize_sentence(sentence_case(sentence)):
             tag = known.get(word)
             if tag is None:
                 tag = known[word] = _pattern_tag(word, first=known is self._first)
@@ -100,7 +100,7 @@ _FOREIGN = 1 / 3  # share of foreign words: about 2 % in COCO's and Flickr8k's c
 
 def warn_if_foreign(captions: Sequence[str]) -> None:
     """Warns if more than a third of the words, and two different ones, are no English words."""
-    words = [word for caption in captions for word in tokenize(caption) if any(map(str.isalpha, word))]
+    words = [word for caption in captions for word in tokenize_sentence(caption) if any(map(str.isalpha, word))]
     foreign = list(dict.fromkeys(filter(_is_foreign, words)))
     count = sum(map(_is_foreign, words))
     if len(foreign) < 2 or count <= _FOREIGN * len(words):
@@ -136,7 +136,7 @@ class NltkTagger(Tagger):
     def tag(self, sentences: list[str], rank: int | None = None) -> list[list[str]]:
         if not hasattr(self, "_perceptron"):
             self._perceptron = self._load()
-        tokens = [tokenize(sentence_case(sentence), self.contractions) for sentence in sentences]
+        tokens = [tokenize_sentence(sentence_case(sentence), self.contractions) for sentence in sentences]
         return [[_without_punctuation(word, tag) for word, tag in self._perceptron.tag(words)] for words in tokens]
 
     def _load(self) -> Any:

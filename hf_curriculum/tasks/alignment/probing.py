@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hf_curriculum.scorers.text.nouns import NOUN_TAGS
-from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
+from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
 from hf_curriculum.tasks.alignment.ontology.nouns import token_spans
 from hf_curriculum.tasks.alignment.processor import Span, encode_nouns, require_offsets
 
@@ -114,7 +114,7 @@ def colour_captions(
     texts = [text for text in dict.fromkeys(captions) if text and text.strip()]
     resolved = resolve_tagger(tagger)
     for caption, tags in zip(texts, resolved.tag(texts), strict=True):
-        tokens = tokenize(caption, resolved.contractions)
+        tokens = tokenize_sentence(caption, resolved.contractions)
         for place, colour in _coloured([token.lower() for token in tokens], tags, frozenset(colours)):
             word = tokens[place].lower()
             if noun in (None, word):

@@ -18,7 +18,7 @@ from hf_curriculum.tasks.alignment.encoders import Images, ImageTextEncoders, en
 from hf_curriculum.tasks.alignment.losses import LOSSES, contrastive_loss, false_negatives
 from hf_curriculum.tasks.alignment.retrieval.ranks import METRIC_NAMES, retrieval_metrics
 from hf_curriculum.tasks.alignment.retrieval.score_captions import caption_scores
-from hf_curriculum.training.prediction import base_model, evaluation_mode
+from hf_curriculum.training.prediction import base_model, evaluation_model
 from hf_curriculum.training.trainer import CurriculumTrainer
 
 
@@ -241,7 +241,7 @@ class ContrastiveTrainer(CurriculumTrainer):
     ) -> EvalLoopOutput:
         """Retrieval among all images and captions of a set, the same on every process."""
         self.callback_handler.eval_dataloader = dataloader
-        with evaluation_mode(self):
+        with evaluation_model(self):
             scores, image_of_text = score_matrix(self, dataloader)
         metrics = retrieval_metrics(scores, image_of_text)
         named = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}

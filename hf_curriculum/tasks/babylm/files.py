@@ -112,7 +112,7 @@ def _candidates(path: Path) -> Iterator[Path]:
             yield candidate
 
 
-def load_rows(source: str, split: str, config: str | None = None) -> Dataset:
+def load_benchmark_split(source: str, split: str, config: str | None = None) -> Dataset:
     """One split of a repository of the Hub, of a folder saved by `save_to_disk`, or of one with data files."""
     from datasets import DatasetDict, load_dataset
 
@@ -150,7 +150,7 @@ class RowImage:
         return self.rows[self.row][self.column]
 
 
-def images_of(source: str, split: str) -> Callable[[int, str], RowImage]:
+def image_reader(source: str, split: str) -> Callable[[int, str], RowImage]:
     """A function from a row's number and a column to its image."""
-    rows = load_rows(source, split)
+    rows = load_benchmark_split(source, split)
     return lambda row, column: RowImage(rows, row, column)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.config import read_json
-from hf_curriculum.tasks.babylm.files import find_images, images_of, need_fields, need_folder, need_rows, read_jsonl
+from hf_curriculum.tasks.babylm.files import find_images, image_reader, need_fields, need_folder, need_rows, read_jsonl
 from hf_curriculum.tasks.babylm.run import Run, TaskResult, choice_predictions
 from hf_curriculum.tasks.babylm.scorer import Item, accuracy, chosen
 
@@ -43,7 +43,7 @@ def run_vqa(run: Run) -> TaskResult:
                 "depends on it: get the file again."
             )
     if by_number:
-        image_at = images_of(run.sources["vqa"], "validation")
+        image_at = image_reader(run.sources["vqa"], "validation")
         images: Sequence[Any] = [image_at(row["idx_in_hf_dataset"], "image") for row in rows]
     else:
         names = [f"COCO_val2014_{int(row['image_id']):012d}.jpg" for row in rows]
@@ -72,7 +72,7 @@ def run_winoground(run: Run) -> TaskResult:
                 f"{file}, row {number}: image_key is {row['image_key']!r}. An example has `image_0` and `image_1`."
             )
     if "winoground" in run.sources:
-        image_at = images_of(run.sources["winoground"], "test")
+        image_at = image_reader(run.sources["winoground"], "test")
         images: Sequence[Any] = [image_at(row["image_idx"], row["image_key"]) for row in rows]
     else:
         names = [f"ex_{row['image_idx']}_img_{row['image_key'][-1]}.png" for row in rows]

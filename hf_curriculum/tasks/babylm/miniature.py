@@ -14,9 +14,9 @@ import numpy as np
 
 from hf_curriculum.scenes.drawing import draw
 from hf_curriculum.scenes.make import encode_png
-from hf_curriculum.scenes.random import Draws
+from hf_curriculum.scenes.random import KeyedRandom
 from hf_curriculum.scenes.scene import Backdrop, Scene, Thing
-from hf_curriculum.scenes.vocabulary import COLOURS, NOUNS, TYPICAL_COLOURS, article, number, plural
+from hf_curriculum.scenes.vocabulary import COLOURS, NOUNS, TYPICAL_COLOURS, article, number_word, plural
 from hf_curriculum.tasks.babylm.glue import GLUE
 from hf_curriculum.tasks.babylm.text_tasks import both_ways
 
@@ -109,12 +109,12 @@ class Subject(NamedTuple):
         return f"{article(self.other_colour)} {self.other_colour} {self.other}"
 
 
-def draws_for(seed: int, name: str, index: int) -> Draws:
+def draws_for(seed: int, name: str, index: int) -> KeyedRandom:
     """Random numbers of one item: of its seed, its benchmark and its position alone."""
-    return Draws(seed, index, 16 + zlib.crc32(name.encode()))  # the scenes' own streams are 0 to 3
+    return KeyedRandom(seed, index, 16 + zlib.crc32(name.encode()))  # the scenes' own streams are 0 to 3
 
 
-def subject(draws: Draws) -> Subject:
+def subject(draws: KeyedRandom) -> Subject:
     """Two different nouns in two different colours."""
     noun, other = draws.sample(COUNTED, 2)
     colour, other_colour = draws.sample(COLOURS, 2)
@@ -156,51 +156,51 @@ def _pair(sentences: tuple[str, str], name: str, at: int) -> dict[str, Any]:
     return {"sentence_good": good, "sentence_bad": bad, **about}
 
 
-def _number_of_noun(draws: Draws) -> tuple[str, str]:
+def _number_of_noun(draws: KeyedRandom) -> tuple[str, str]:
     noun = draws.pick(COUNTED)
     if draws.chance(0.5):
         return f"there is {article(noun)} {noun}", f"there is {article(noun)} {plural(noun)}"
-    count = number(2 + draws.integer(2))
+    count = number_word(2 + draws.integer(2))
     return f"there are {count} {plural(noun)}", f"there are {count} {noun}"
 
 
-def _number_with_adjective(draws: Draws) -> tuple[str, str]:
+def _number_with_adjective(draws: KeyedRandom) -> tuple[str, str]:
     thing = subject(draws)
     if draws.chance(0.5):
         return thing.one, f"{article(thing.colour)} {thing.colour} {plural(thing.noun)}"
-    count = number(2 + draws.integer(2))
+    count = number_word(2 + draws.integer(2))
     return f"{count} {thing.colour} {plural(thing.noun)}", f"{count} {thing.colour} {thing.noun}"
 
 
-def _number_of_verb(draws: Draws) -> tuple[str, str]:
+def _number_of_verb(draws: KeyedRandom) -> tuple[str, str]:
     thing = subject(draws)
     if draws.chance(0.5):
         return f"there is {thing.one}", f"there are {thing.one}"
-    many = f"{number(2 + draws.integer(2))} {thing.colour} {plural(thing.noun)}"
+    many = f"{number_word(2 + draws.integer(2))} {thing.colour} {plural(thing.noun)}"
     return f"there are {many}", f"there is {many}"
 
 
-def _hypernym(draws: Draws) -> tuple[str, str]:
+def _hypernym(draws: KeyedRandom) -> tuple[str, str]:
     thing = subject(draws)
     return f"there is {thing.one}, so there is a {thing.noun}", f"there is {thing.one}, so there is a {thing.other}"
 
 
-def _answer_what(draws: Draws) -> tuple[str, str]:
+def _answer_what(draws: KeyedRandom) -> tuple[str, str]:
     thing, side = subject(draws), draws.pick(_SIDES)
     return f"what is there? {thing.one}.", f"what is there? on the {side} side."
 
 
-def _answer_where(draws: Draws) -> tuple[str, str]:
+def _answer_where(draws: KeyedRandom) -> tuple[str, str]:
     thing, side = subject(draws), draws.pick(_SIDES)
     return f"where is the {thing.noun}? on the {side} side.", f"where is the {thing.noun}? {thing.second}."
 
 
-def _inversion(draws: Draws) -> tuple[str, str]:
+def _inversion(draws: KeyedRandom) -> tuple[str, str]:
     thing = subject(draws)
     return f"is there {thing.one} next to {thing.second}?", f"there {thing.one} is next to {thing.second}?"
 
 
-def _turn_taking(draws: Draws) -> tuple[str, str]:
+def _turn_taking(draws: KeyedRandom) -> tuple[str, str]:
     thing = subject(draws)
     if draws.chance(0.5):
         return f"is there {thing.one}? yes, there is.", f"is there {thing.one}? yes, there are."
@@ -317,7 +317,7 @@ def _one(drawings: Drawings, noun: str, colour: str) -> str:
     return f"{drawings.folder.name}/{drawings.draw(f'{colour}-{noun}.png', (noun, colour))}"
 
 
-def _shares(draws: Draws, right: float) -> list[str]:
+def _shares(draws: KeyedRandom, right: float) -> list[str]:
     """Four shares that sum to 1, the first about `right`."""
     first = right + draws.uniform(-0.05, 0.05)
     rest = [draws.uniform(0.5, 1.5) for _ in range(3)]

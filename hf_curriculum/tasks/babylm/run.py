@@ -21,7 +21,7 @@ from hf_curriculum.tasks.babylm.scorer import (
     Row,
     TextImageScorer,
     by_length,
-    image_key,
+    file_key,
     mean_log_prob,
     sum_of_log_probs,
 )
@@ -114,7 +114,7 @@ class Run:
     ) -> list[list[float]]:
         """Similarities of a text with each of its images, kept and resumed: a list per text."""
         rows = [self.scorer.similarity_rows([text] * len(own), own) for text, own in zip(texts, images, strict=True)]
-        keys = [[text, *map(image_key, own)] for text, own in zip(texts, images, strict=True)]
+        keys = [[text, *map(file_key, own)] for text, own in zip(texts, images, strict=True)]
         return self._of_rows(task, subtask, keys, rows, mean_log_prob)
 
     def _of_rows(
@@ -138,7 +138,7 @@ class Run:
             return self.scorer.image_features([images[position] for position in positions]).tolist()
 
         batches = _fill([(position, 1) for position in range(len(images))], self.scorer.batch_size)
-        return self._kept(task, subtask, [image_key(image) for image in images], batches, score)
+        return self._kept(task, subtask, [file_key(image) for image in images], batches, score)
 
     def file(self, task: str, subtask: str) -> Path | None:
         """Where the scores of a subtask are kept."""

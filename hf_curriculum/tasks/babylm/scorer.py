@@ -412,10 +412,10 @@ class Item:
 
     def key(self) -> list[Any]:
         """What identifies this item: its texts, and the image's file where it has one."""
-        return [self.context, *self.choices, image_key(self.image)]
+        return [self.context, *self.choices, file_key(self.image)]
 
 
-def image_key(image: Any) -> str | None:
+def file_key(image: Any) -> str | None:
     """The last part of an image's path and the file's size, None where it has no path."""
     if not isinstance(image, (str, PathLike)):
         return None

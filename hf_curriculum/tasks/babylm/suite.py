@@ -316,9 +316,9 @@ def markdown(results: Mapping[str, TaskResult], not_run: Mapping[str, str] = {},
         chance = "" if about.chance is None else f"{100 * about.chance:.1f}"
         counts = [count for subtask, count in result.counts.items() if subtask not in about.extra]
         size = f"{len(counts)} of {about.size}", f"{sum(counts):,}"
-        rows += [(about.title, one, percent(result.averages.get(one)), chance, *size) for one in about.main]
+        rows += [(about.title, one, percentage(result.averages.get(one)), chance, *size) for one in about.main]
     rows += [
-        (f"mean of {kind} benchmarks", "", percent(value), "", "", "")
+        (f"mean of {kind} benchmarks", "", percentage(value), "", "", "")
         for kind, value in macro_averages(results).items()
     ]
     parts = [table(("benchmark", "measure", "score", "chance", "subtasks", "items"), rows, for_terminals=True)]
@@ -328,7 +328,7 @@ def markdown(results: Mapping[str, TaskResult], not_run: Mapping[str, str] = {},
     return "".join(parts)
 
 
-def percent(value: float | None) -> str:
+def percentage(value: float | None) -> str:
     """A share in percent with two decimals, as the paper prints it; a dash for none."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
@@ -364,15 +364,15 @@ def _details(name: str, result: TaskResult) -> str:
     measures = [measure for measure in found if not measure.startswith(_BY_AGE)]
     rows, notes = [], []
     for subtask, values in result.subtasks.items():
-        shown = (percent(values.get(measure)) for measure in measures)
+        shown = (percentage(values.get(measure)) for measure in measures)
         mark = " (not in the mean)" if subtask in BENCHMARKS[name].extra else ""
         rows.append((subtask + mark, *shown, f"{result.counts[subtask]:,}"))
         ages = {key.removeprefix(_BY_AGE): value for key, value in values.items() if key.startswith(_BY_AGE)}
         if ages:
-            listed = ", ".join(f"{age}: {percent(value)}" for age, value in ages.items())
+            listed = ", ".join(f"{age}: {percentage(value)}" for age, value in ages.items())
             notes.append(f"{subtask}, human similarity by age: {listed}")
     if len(result.subtasks) > 1:
-        rows.append(("mean", *(percent(result.averages.get(measure)) for measure in measures), ""))
+        rows.append(("mean", *(percentage(result.averages.get(measure)) for measure in measures), ""))
     shown = table(("subtask", *measures, "items"), rows, for_terminals=True)
     return f"\n### {BENCHMARKS[name].title}\n\n{shown}" + "".join(f"\n{one}\n" for one in (*notes, *result.notes))
 

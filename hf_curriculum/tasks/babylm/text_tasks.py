@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum.tasks.babylm.files import files_by_stem, load_rows, need_fields, read_jsonl
+from hf_curriculum.tasks.babylm.files import files_by_stem, load_benchmark_split, need_fields, read_jsonl
 from hf_curriculum.tasks.babylm.run import Run, TaskResult, choice_predictions, unweighted_means
 from hf_curriculum.tasks.babylm.scorer import Item, accuracy, chosen
 
@@ -40,7 +40,7 @@ def run_blimp(run: Run) -> TaskResult:
 
     source = run.sources["blimp"]
     wanted = run.wanted(get_dataset_config_names(source), task="blimp")
-    found = {name: list(load_rows(source, "train", name)) for name in wanted}
+    found = {name: list(load_benchmark_split(source, "train", name)) for name in wanted}
     return _score(run, "blimp", found, _PAIR, blimp_item, (f"from {source}, not filtered by the vocabulary",))
 
 
@@ -55,7 +55,7 @@ def run_ewok(run: Run) -> TaskResult:
         return _run(run, "ewok", "ewok_filtered", EWOK, _CONTRAST, ewok_item)
     source = run.sources["ewok"]
     domains: dict[str, list[dict[str, Any]]] = {}
-    for row in load_rows(source, "test"):
+    for row in load_benchmark_split(source, "test"):
         need_fields(row, ("Domain", "Context2", *_CONTRAST), source)
         domains.setdefault(row["Domain"], []).extend(both_ways(row))
     found = {name: domains[name] for name in run.wanted(sorted(domains), task="ewok")}

@@ -82,7 +82,7 @@ def load_for_captions(model: str, features: Path | None) -> tuple[Any, Any]:
     import torch
 
     from hf_curriculum.data.collators import CaptionCollator
-    from hf_curriculum.models.captioner import load_captioner, stored_images
+    from hf_curriculum.models.captioner import load_captioner, stored_inputs
     from hf_curriculum.studies.recipe import disable_progress_bars
 
     if not sys.stderr.isatty():
@@ -95,7 +95,7 @@ def load_for_captions(model: str, features: Path | None) -> tuple[Any, Any]:
         )
     captioner.to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
     if features is not None:
-        stored = stored_images(captioner, processor.image_processor, features)
+        stored = stored_inputs(captioner, processor.image_processor, features)
         return captioner, CaptionCollator(processor.tokenizer, **stored)
     if getattr(processor.image_processor, "detector", processor.image_processor) is None:
         raise ValueError(

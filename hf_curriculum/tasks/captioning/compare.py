@@ -13,7 +13,7 @@ from hf_curriculum.tasks.captioning.metrics.metrics import (
     VALUES,
     CaptionEvaluator,
     CaptionScores,
-    check_rows,
+    validate_one_per_image,
     values_of_sums,
 )
 
@@ -74,7 +74,7 @@ def compare_captions(
     """
     validate_comparison(systems, resamples, confidence)
     for given in systems.values():
-        check_rows(range(len(given)) if isinstance(given, CaptionScores) else given, references)
+        validate_one_per_image(range(len(given)) if isinstance(given, CaptionScores) else given, references)
     evaluate = CaptionEvaluator(references, metrics, **options)
     scores = {name: given if isinstance(given, CaptionScores) else evaluate(given) for name, given in systems.items()}
     other = [name for name, each in scores.items() if not set(evaluate.metrics) <= set(each.statistics)]

@@ -16,7 +16,7 @@ from hf_curriculum.tasks.captioning.trainer import CaptioningTrainer, generate_p
 from hf_curriculum.training.prediction import (
     TEXT_INPUTS,
     base_model,
-    evaluation_mode,
+    evaluation_model,
     preserve_rng_state,
 )
 
@@ -131,7 +131,7 @@ class SelfCriticalTrainer(CaptioningTrainer):
     def _sample(self, images: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, int]:
         """Captions drawn from the model, int64 (images · num_samples, text), and the length of their prompts."""
         prompt = _PromptLength()
-        with preserve_rng_state(), evaluation_mode(self):
+        with preserve_rng_state(), evaluation_model(self):
             torch.manual_seed(self.batch_seed(_SAMPLES))
             ids = generate_predictions(
                 self, images, {}, do_sample=True, num_return_sequences=self.num_samples, num_beams=1, top_k=0,
@@ -151,7 +151,7 @@ class SelfCriticalTrainer(CaptioningTrainer):
             less = (by_image.sum(1, keepdims=True) - by_image) / (number - 1)
         else:
             prompt = _PromptLength()
-            with preserve_rng_state(), evaluation_mode(self):
+            with preserve_rng_state(), evaluation_model(self):
                 written = generate_predictions(
                     self, images, {}, do_sample=False, num_beams=1, suppress_tokens=[], logits_processor=[prompt]
                 )

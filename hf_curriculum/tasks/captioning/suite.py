@@ -24,7 +24,13 @@ from hf_curriculum.evaluation.generate import references
 from hf_curriculum.markdown import plain, titled_tables
 from hf_curriculum.tasks.captioning.compare import TITLES, compare_captions
 from hf_curriculum.tasks.captioning.metrics.cider import CiderD
-from hf_curriculum.tasks.captioning.metrics.metrics import METRICS, VALUES, CaptionEvaluator, CaptionScores, check_rows
+from hf_curriculum.tasks.captioning.metrics.metrics import (
+    METRICS,
+    VALUES,
+    CaptionEvaluator,
+    CaptionScores,
+    validate_one_per_image,
+)
 from hf_curriculum.tasks.captioning.metrics.tokens import tokenize_all
 
 if TYPE_CHECKING:
@@ -118,7 +124,7 @@ def metrics_by_set(
             "image, and there must be a system to score. Pass both."
         )
     for captions in systems.values():
-        check_rows(captions, references)
+        validate_one_per_image(captions, references)
     evaluate = CaptionEvaluator(references, metrics, images=images, **options)
     whole = {name: evaluate(captions) for name, captions in systems.items()}
     found = {name: [scores.select(rows) for rows in sets] for name, scores in whole.items()}

@@ -427,7 +427,7 @@ def _captioner(parts: Mapping[str, Dataset], options: Mapping[str, Any]) -> tupl
         return *captioners.new_region_captioner(model, parts["train"], regions, **fields), {"regions": regions}
     captioner, processor = captioners.load_captioner(model)
     if features is not None:
-        stored = captioners.stored_images(captioner, processor.image_processor, features)
+        stored = captioners.stored_inputs(captioner, processor.image_processor, features)
         _check_stored(parts, stored["regions"] if "regions" in stored else FeatureInputs(stored["vision_features"]))
         return captioner, processor, stored
     if getattr(processor.image_processor, "detector", processor.image_processor) is None:

@@ -312,7 +312,7 @@ def detect_command(
     names = drawn_names(files)
     if output is not None:
         _validate_output(output, files, names)
-    detector, processor = load_detector(model)
+    detector, processor = load_object_detector(model)
     found: list[dict[str, Any]] = []
     for file in files:
         image, error = read_image(file)
@@ -341,7 +341,7 @@ def detect_command(
         raise typer.Exit(1)
 
 
-def load_detector(name: str) -> tuple[Any, Any]:
+def load_object_detector(name: str) -> tuple[Any, Any]:
     """A detector, on a GPU where there is one, and its image processor."""
     import torch
     from transformers import AutoConfig, AutoImageProcessor, AutoModelForObjectDetection

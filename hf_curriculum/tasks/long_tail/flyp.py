@@ -18,7 +18,7 @@ from hf_curriculum.scorers.visual.class_probability import Prompts, prompts_of
 from hf_curriculum.tasks.long_tail.data.collator import LabelCollator
 
 
-def contrastive_loss(
+def flyp_loss(
     images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor | float, labels: torch.Tensor | None = None
 ) -> torch.Tensor:
     """CLIP's symmetric loss of matching pairs: each image among the batch's texts, and each text among its images."""
@@ -218,7 +218,7 @@ class CLIPClassifier(nn.Module):
         if input_ids is not None:
             texts = self.encode_text(input_ids, attention_mask)
             same = labels if self.mask_same_class else None
-            return ImageClassifierOutput(loss=contrastive_loss(images, texts, self.scale, same))
+            return ImageClassifierOutput(loss=flyp_loss(images, texts, self.scale, same))
         logits = self.scale * images @ self.head().T  # (B, C)
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return ImageClassifierOutput(loss=loss, logits=logits)

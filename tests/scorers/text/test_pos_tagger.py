@@ -34,7 +34,7 @@ from hf_curriculum.scorers.text.pos_tagger import (
     train_classifier,
     training_windows,
 )
-from hf_curriculum.scorers.text.taggers import NltkTagger, PatternTagger, Tagger, tokenize
+from hf_curriculum.scorers.text.taggers import NltkTagger, PatternTagger, Tagger, tokenize_sentence
 
 SENTENCES = [
     f"{article} {adjective} {noun} {verb} ."
@@ -78,7 +78,7 @@ def test_batches_give_what_single_sentences_do(trained):
     texts = ["the dog", "a red umbrella runs . the cats sleeps .", "cats", "the " * 100, "🙂 שלום, 日本 \u200d"]
     together = PosTagger(trained.model, batch_pieces=50).tag(texts)
     assert together == [trained.tag([text])[0] for text in texts]
-    assert [len(tags) for tags in together] == [len(tokenize(text)) for text in texts]
+    assert [len(tags) for tags in together] == [len(tokenize_sentence(text)) for text in texts]
 
 
 def test_one_tag_per_word_of_captions_longer_than_the_model(trained):
@@ -139,7 +139,7 @@ def test_annotators_cut_words_their_own_way(tmp_path):
         contractions = NltkTagger.contractions
 
         def tag(self, sentences, rank=None):
-            return [["NN"] * len(tokenize(sentence, "whole")) for sentence in sentences]
+            return [["NN"] * len(tokenize_sentence(sentence, "whole")) for sentence in sentences]
 
     whole = PosTagger.train(iter(texts), annotator=Whole(), config=tiny(), epochs=1, **RATES)
     assert whole.tag(["the dog's ball isn't red"]) == [["NN"] * 5]
@@ -147,7 +147,7 @@ def test_annotators_cut_words_their_own_way(tmp_path):
     assert cut.tag(["isn't"])[0].__len__() == 2
     folder = whole._folder.name
     assert whole.model == folder
-    own = PosTagger.train(texts, annotator=lambda lines: [["X"] * len(tokenize(line)) for line in lines],
+    own = PosTagger.train(texts, annotator=lambda lines: [["X"] * len(tokenize_sentence(line)) for line in lines],
                           config=tiny(), epochs=1, held_out=0, output_dir=tmp_path, **RATES)  # fmt: skip
     assert own.accuracy_ is None
     assert own.model == str(tmp_path)
@@ -248,7 +248,7 @@ def test_words_tags_and_pieces_are_read_from_files(monkeypatch):
 
 def test_annotators_run_in_several_processes():
     def annotate(lines):
-        return [["XY"[len(word) % 2] for word in tokenize(line)] for line in lines]
+        return [["XY"[len(word) % 2] for word in tokenize_sentence(line)] for line in lines]
 
     how = {"annotator": annotate, "config": tiny(), "epochs": 1, "held_out": 0, **RATES}
     trained = [PosTagger.train(SENTENCES * 20, num_proc=num_proc, **how) for num_proc in (None, 2)]

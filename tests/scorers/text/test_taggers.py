@@ -12,7 +12,7 @@ from hf_curriculum.scorers.text.taggers import (
     PatternTagger,
     Tagger,
     resolve_tagger,
-    tokenize,
+    tokenize_sentence,
 )
 
 SENTENCES = [
@@ -28,7 +28,7 @@ SENTENCES = [
 
 
 def test_tokens_by_hand():
-    assert tokenize("A dog, 3.5 cats... in the U.S.!") == [
+    assert tokenize_sentence("A dog, 3.5 cats... in the U.S.!") == [
         "A",
         "dog",
         ",",
@@ -40,11 +40,11 @@ def test_tokens_by_hand():
         "U.S.",
         "!",
     ]
-    assert tokenize("don't can't I'm dog's") == ["do", "n't", "ca", "n't", "I", "'m", "dog", "'s"]
-    assert tokenize("don't DON’T", "whole") == ["don't", "DON'T"]
-    assert tokenize("o'clock rock 'n' roll") == ["o", "'", "clock", "rock", "'", "n", "'", "roll"]
-    assert tokenize("half-eaten e\u0301te\u0301") == ["half-eaten", "été"]
-    assert tokenize(" \n") == []
+    assert tokenize_sentence("don't can't I'm dog's") == ["do", "n't", "ca", "n't", "I", "'m", "dog", "'s"]
+    assert tokenize_sentence("don't DON’T", "whole") == ["don't", "DON'T"]
+    assert tokenize_sentence("o'clock rock 'n' roll") == ["o", "'", "clock", "rock", "'", "n", "'", "roll"]
+    assert tokenize_sentence("half-eaten e\u0301te\u0301") == ["half-eaten", "été"]
+    assert tokenize_sentence(" \n") == []
 
 
 def test_pattern_by_hand():
@@ -57,7 +57,7 @@ def textblob_tags(sentence):
     from textblob.en.taggers import PatternTagger as Textblob
 
     lines = [[]]
-    for word in tokenize(sentence):
+    for word in tokenize_sentence(sentence):
         lines[-1].append(word)
         if word in (".", "!", "?"):
             lines.append([])
@@ -154,11 +154,11 @@ def test_nltk_takes_no_punctuation_for_nouns(test_data, monkeypatch):
     marks = ['a dog " runs', "“ two cats ” – [ a bird ] ♥", "* ~ a man ^", "A DOG RUNS"]
     tagger = NltkTagger()
     for sentence, tags in zip(marks, tagger.tag(marks), strict=True):
-        words = tokenize(sentence, "whole")
+        words = tokenize_sentence(sentence, "whole")
         nouns = [word for word, tag in zip(words, tags, strict=True) if tag.startswith("NN")]
         assert nouns
         assert all(any(map(str.isalnum, word)) for word in nouns), nouns
-    raw = [tag for sentence in marks for _, tag in tagger._perceptron.tag(tokenize(sentence, "whole"))]
+    raw = [tag for sentence in marks for _, tag in tagger._perceptron.tag(tokenize_sentence(sentence, "whole"))]
     assert raw.count("SYM") < sum(tags.count("SYM") for tags in tagger.tag(marks))  # it did take some for nouns
 
 

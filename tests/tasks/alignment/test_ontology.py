@@ -16,7 +16,7 @@ from ten_sentences import induce, make_pairs, many, tag
 
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.pack import pack_regions
-from hf_curriculum.scorers.text.taggers import tokenize
+from hf_curriculum.scorers.text.taggers import tokenize_sentence
 from hf_curriculum.tasks.alignment import Ontology, noun_spans
 from hf_curriculum.tasks.alignment.ontology import nouns
 from hf_curriculum.tasks.alignment.ontology.induce import NounClass
@@ -329,7 +329,7 @@ def test_objects_that_cannot_be_read(objects, error, message):
         ({"corrections": {True: "dog"}}, r"The corrections hold \[True\]"),
         ({"corrections": "nothing.yaml"}, "The corrections file 'nothing.yaml' does not exist"),
         ({"lemmas": "snowball"}, "There are no lemmas by 'snowball'"),
-        ({"tagger": lambda texts: [["X"] * len(tokenize(one)) for one in texts]}, "None of the 10 captions has"),
+        ({"tagger": lambda texts: [["X"] * len(tokenize_sentence(t)) for t in texts]}, "None of the 10 captions has"),
         ({"tagger": lambda texts: [["NN"] for one in texts]}, "The tagger gave 1 tags for the 5 words"),
     ],
 )  # fmt: skip
@@ -358,7 +358,7 @@ def test_pairs_need_captions_and_ids():
 def test_where_words_stand(text):
     import unicodedata
 
-    tokens = tokenize(text)
+    tokens = tokenize_sentence(text)
     spans = list(token_spans(text, tokens))
     assert [unicodedata.normalize("NFC", text[start:end]).replace("’", "'") for start, end in spans] == tokens
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
@@ -367,7 +367,7 @@ def test_where_words_stand(text):
 @pytest.mark.parametrize("before", ["\u0958", "\u1112\u1161\u11ab", "\u0344", "a\u0323\u0301"])
 def test_where_words_stand_behind_letters_that_are_composed_or_taken_apart(before):
     text = f"{before} dog, e\u0301"
-    spans = list(token_spans(text, tokenize(text)))
+    spans = list(token_spans(text, tokenize_sentence(text)))
     assert [text[start:end] for start, end in spans[-3:]] == ["dog", ",", "e\u0301"]
     assert all(text[start:end] == before for start, end in spans[:-3])
 

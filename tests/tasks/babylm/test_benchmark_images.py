@@ -5,7 +5,7 @@ import pytest
 from datasets import Dataset, Image
 from PIL import Image as Pil
 
-from hf_curriculum.tasks.babylm.files import RowImage, load_rows
+from hf_curriculum.tasks.babylm.files import RowImage, load_benchmark_split
 from hf_curriculum.tasks.babylm.image_tasks import paired_scores, run_vqa, run_winoground, vqa_item
 from hf_curriculum.tasks.babylm.scorer import Item
 
@@ -143,7 +143,7 @@ def test_rows_and_splits_that_are_not_there(tmp_path):
             RowImage(rows, row, column)
     (tmp_path / "train.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(ValueError, match=r"has no split 'test'; it has \['train'\]"):
-        load_rows(str(tmp_path), "test")
+        load_benchmark_split(str(tmp_path), "test")
 
 
 def test_missing_and_unreadable_images_are_named(run_of, copied):

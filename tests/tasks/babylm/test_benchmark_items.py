@@ -1,7 +1,7 @@
 import pytest
 
 from hf_curriculum.tasks.babylm.run import _fill
-from hf_curriculum.tasks.babylm.scorer import Item, accuracy, chosen, image_key
+from hf_curriculum.tasks.babylm.scorer import Item, accuracy, chosen, file_key
 
 
 def test_the_first_of_equal_scores_is_chosen():
@@ -47,7 +47,7 @@ def test_an_item_is_told_by_its_texts_and_its_images_file(tmp_path):
     picture.write_bytes(b"1234")
     assert Item(("a", "b"), "c", picture).key() == ["c", "a", "b", "y.png, 4 bytes"]
     assert Item(("a", "b"), image=lambda: None).key() == ["", "a", "b", None]
-    assert image_key(str(picture)) == "y.png, 4 bytes"
+    assert file_key(str(picture)) == "y.png, 4 bytes"
 
 
 def test_batches_are_filled_in_order_up_to_their_size():

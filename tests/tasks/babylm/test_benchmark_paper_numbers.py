@@ -7,7 +7,7 @@ from hf_curriculum.tasks.babylm.devbench import devbench_averages, trial_accurac
 from hf_curriculum.tasks.babylm.glue import GLUE, classification_scores
 from hf_curriculum.tasks.babylm.run import unweighted_means
 from hf_curriculum.tasks.babylm.scorer import accuracy
-from hf_curriculum.tasks.babylm.suite import percent
+from hf_curriculum.tasks.babylm.suite import percentage
 from hf_curriculum.tasks.babylm.text_tasks import EWOK, SUPPLEMENT
 
 ROUNDED = 0.01  # the mean of printed numbers against a printed mean, each off by half of the last digit at most
@@ -26,7 +26,7 @@ def trials(right, items):
     [(403, "54.02"), (414, "55.50"), (383, "51.34"), (412, "55.23"), (373, "50.00"), (382, "51.21"), (379, "50.80")],
 )
 def test_winoground_has_746_items(right, printed):
-    assert percent(accuracy(choices(right, 746), [0] * 746)) == printed
+    assert percentage(accuracy(choices(right, 746), [0] * 746)) == printed
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_winoground_has_746_items(right, printed):
     ],
 )
 def test_visual_vocabulary_has_119_trials(right, printed):
-    assert percent(trial_accuracy(trials(right, 119))) == printed
+    assert percentage(trial_accuracy(trials(right, 119))) == printed
 
 
 @pytest.mark.parametrize(
     ("right", "printed"), [(25, "32.89"), (29, "38.16"), (30, "39.47"), (26, "34.21"), (27, "35.53")]
 )
 def test_grammar_has_76_trials(right, printed):
-    assert percent(trial_accuracy(trials(right, 76))) == printed
+    assert percentage(trial_accuracy(trials(right, 76))) == printed
 
 
 VOCABULARY = [72.27, 75.63, 78.15, 73.11, 66.39, 52.94, 58.82, 54.62]
@@ -98,5 +98,5 @@ def test_averages_of_text_tasks_are_plain_means(names, table):
 
 
 def test_the_repeated_values_of_wsc_and_rte_are_constant_answers():
-    assert percent(classification_scores([1] * 52, [1] * 20 + [0] * 32)["accuracy"]) == "38.46"
-    assert percent(classification_scores([0] * 139, [0] * 64 + [1] * 75)["accuracy"]) == "46.04"
+    assert percentage(classification_scores([1] * 52, [1] * 20 + [0] * 32)["accuracy"]) == "38.46"
+    assert percentage(classification_scores([0] * 139, [0] * 64 + [1] * 75)["accuracy"]) == "46.04"

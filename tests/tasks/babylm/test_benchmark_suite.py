@@ -21,7 +21,7 @@ from hf_curriculum.tasks.babylm.suite import (
     load_for_evaluation,
     macro_averages,
     markdown,
-    percent,
+    percentage,
     write_results,
 )
 
@@ -53,7 +53,7 @@ def test_a_suite_writes_tables_and_predictions(evaluate, tmp_path):
     ]
     assert (tmp_path / "results.md").read_text() == result.table
     assert (
-        f"| BLiMP filtered | accuracy | {percent(result.averages['blimp']['accuracy'])} | 50.0 | 3 of 67 | 24 |"
+        f"| BLiMP filtered | accuracy | {percentage(result.averages['blimp']['accuracy'])} | 50.0 | 3 of 67 | 24 |"
         in result.table
     )
     assert "| lex-lwl (not in the mean) |" in result.table
@@ -138,7 +138,7 @@ def test_every_benchmark_is_in_the_suite_and_the_macro_averages():
     found = macro_averages(results)
     assert found["text"] == pytest.approx((0.652 + 0.627 + 0.524 + 0.655) / 4)
     assert found["vision"] == pytest.approx((0.555 + 0.541 + 0.505) / 3)
-    assert percent(found["vision"]) == "53.37"
+    assert percentage(found["vision"]) == "53.37"
     del results["vqa"]
     assert list(macro_averages(results)) == ["text"]
     assert "| mean of text benchmarks |  | 61.45 |" in markdown(results)

@@ -15,7 +15,7 @@ from hf_curriculum.tasks.captioning.metrics.jars import (
     find_java,
     meteor_statistics,
     meteor_values,
-    read_scores,
+    parse_scores,
     read_spice,
     require_spice,
     run_java,
@@ -34,7 +34,7 @@ METEOR_CORPUS = 0.37375780038275574
 
 
 def test_meteor_of_recorded_numbers():
-    statistics = read_scores([line for line, _ in METEOR], 5)
+    statistics = parse_scores([line for line, _ in METEOR], 5)
     np.testing.assert_allclose(meteor_values(statistics)[:, 0], [score for _, score in METEOR], rtol=1e-12)
     assert meteor_values(statistics.sum(0))[0] == pytest.approx(METEOR_CORPUS, rel=1e-12)
     assert meteor_values(np.zeros(23))[0] == 0
@@ -42,9 +42,9 @@ def test_meteor_of_recorded_numbers():
 
 def test_what_meteor_answers_is_checked():
     with pytest.raises(JavaError, match="answered 1 lines for 2 captions, the first"):
-        read_scores([METEOR[0][0]], 2)
+        parse_scores([METEOR[0][0]], 2)
     with pytest.raises(JavaError, match=r"one line of 23 numbers each was expected. Is meteor-1.5.jar version 1.5?"):
-        read_scores(["Error: no paraphrase table"], 1)
+        parse_scores(["Error: no paraphrase table"], 1)
 
 
 @pytest.fixture

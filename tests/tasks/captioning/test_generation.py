@@ -15,7 +15,7 @@ from transformers import VisionEncoderDecoderModel
 
 from hf_curriculum.tasks.captioning import trainer as module
 from hf_curriculum.tasks.captioning.trainer import generate_predictions
-from hf_curriculum.training.prediction import evaluation_mode, example_losses
+from hf_curriculum.training.prediction import evaluation_model, example_losses
 
 
 def test_text_alone_gives_nothing_to_write_about():
@@ -166,10 +166,10 @@ def test_losses_are_taken_of_a_sharded_model_as_a_whole(fsdp, training):
         model=own, model_wrapped=wrapped, is_fsdp_enabled=fsdp, compute_loss_context_manager=nullcontext,
         accelerator=plain,
     )  # fmt: skip
-    with evaluation_mode(trainer) as model:
+    with evaluation_model(trainer) as model:
         assert model is (wrapped if fsdp else own)
         assert (model.training, torch.is_grad_enabled()) == (False, False)
     assert (own.training, wrapped.training) == (training, training)
-    with pytest.raises(KeyError), evaluation_mode(trainer):
+    with pytest.raises(KeyError), evaluation_model(trainer):
         raise KeyError
     assert (own.training, wrapped.training) == (training, training)

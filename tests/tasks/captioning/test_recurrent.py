@@ -14,7 +14,7 @@ from hf_curriculum.models.git.build import add_lora
 from hf_curriculum.names import MODELS
 from hf_curriculum.tasks.captioning import AoANetConfig, AoANetForCausalLM, UpDownConfig, UpDownForCausalLM
 from hf_curriculum.tasks.captioning.models.convert import convert_reference
-from hf_curriculum.tasks.captioning.models.recurrent import RecurrentCache, RecurrentCaptionerModel, ScheduledSampling
+from hf_curriculum.tasks.captioning.models.recurrent import RecurrentCache, RecurrentCaptionerModel, SampledWords
 
 KINDS = ("updown", "aoanet")
 WITHOUT_DROPOUT = {"feature_dropout": 0.0, "word_dropout": 0.0, "output_dropout": 0.0}
@@ -133,7 +133,7 @@ def test_every_dropout_is_one(kind):
 def sampled_by_hand(model, inputs, probability, seed):
     """Logits of each caption under scheduled sampling, word by word."""
     words, mask = inputs["input_ids"], inputs["attention_mask"]
-    sampling = ScheduledSampling(probability, seed, model.lm_head)
+    sampling = SampledWords(probability, seed, model.lm_head)
     coins, picks = (draws.view(words.shape) for draws in sampling.draws(words.numel()))
     logits, replaced = torch.zeros(*words.shape, model.config.vocab_size), 0
     for row, image in enumerate(inputs["image_index"]):
@@ -186,7 +186,7 @@ def test_scheduled_sampling_is_a_function_of_its_seed(kind):
 
 
 def test_how_often_words_are_replaced_and_by_which():
-    sampling = ScheduledSampling(0.25, 7, torch.nn.Identity())
+    sampling = SampledWords(0.25, 7, torch.nn.Identity())
     coins, picks = sampling.draws(40_000)
     assert coins.double().mean() == pytest.approx(0.25, abs=0.01)
     assert np.corrcoef(coins.double(), picks)[0, 1] == pytest.approx(0, abs=0.02)

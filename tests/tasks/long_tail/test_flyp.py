@@ -19,7 +19,7 @@ from hf_curriculum.tasks.long_tail import (
     class_counts,
     long_tail_metrics,
 )
-from hf_curriculum.tasks.long_tail.flyp import contrastive_loss, tokens_of
+from hf_curriculum.tasks.long_tail.flyp import flyp_loss, tokens_of
 
 TOKENIZER = AutoTokenizer.from_pretrained(SHIPPED)
 PROCESSOR = AutoImageProcessor.from_pretrained(SHIPPED, backend="pil")
@@ -50,7 +50,7 @@ def test_pairs_of_the_same_class_may_be_left_out():
     rng = torch.Generator().manual_seed(0)
     images, texts = (F.normalize(torch.randn(4, 5, generator=rng), dim=-1) for _ in range(2))
     labels = torch.tensor([0, 0, 1, 2])
-    found = contrastive_loss(images, texts, 3.0, labels).item()
+    found = flyp_loss(images, texts, 3.0, labels).item()
     total = 0.0
     for one, other in ((images, texts), (texts, images)):
         for row in range(4):
@@ -58,7 +58,7 @@ def test_pairs_of_the_same_class_may_be_left_out():
             logits = 3.0 * one[row] @ other[kept].T
             total -= logits.log_softmax(0)[kept.index(row)].item() / 4
     assert found == pytest.approx(total / 2, rel=1e-5)
-    assert found < contrastive_loss(images, texts, 3.0).item()
+    assert found < flyp_loss(images, texts, 3.0).item()
 
 
 def test_the_head_is_zero_shot():

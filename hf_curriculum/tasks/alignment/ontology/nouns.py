@@ -15,7 +15,7 @@ from datasets import Dataset
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.provenance import read_column
 from hf_curriculum.scorers.text.nouns import LEMMAS, NOUN_TAGS
-from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize
+from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
 
 Lemmas = str | Callable[[str], str]
 """A name of `LEMMAS`, or a function of one lower-case word."""
@@ -113,12 +113,12 @@ def _find(
     known: dict[str, int | None] = {}  # word → number of its noun
     found: list[tuple[int, int, int, int]] = []
     for row, text, tags in zip(there, texts, tagged, strict=True):
-        tokens = tokenize(text, tagger.contractions)
+        tokens = tokenize_sentence(text, tagger.contractions)
         if len(tokens) != len(tags):
             raise ValueError(
                 f"The tagger gave {len(tags)} tags for the {len(tokens)} words {tokens[:8]} of {text[:60]!r}, so it "
                 "is not known which of them are nouns. It tags the words of "
-                "`hf_curriculum.scorers.text.taggers.tokenize`, one tag for each."
+                "`hf_curriculum.scorers.text.taggers.tokenize_sentence`, one tag for each."
             )
         seen: set[int] = set()
         for token, tag, (start, end) in zip(tokens, tags, token_spans(text, tokens), strict=True):

@@ -85,7 +85,7 @@ class Similarities:
         Raises:
             ValueError: rows that are none of the images, not one per text, or scores that are not finite.
         """
-        rows = check_rows(self.shape, image_of_text)
+        rows = validate_image_of_text(self.shape, image_of_text)
         return self._ranks(rows)
 
     def select(self, texts: np.ndarray, images: np.ndarray) -> Similarities:
@@ -271,7 +271,7 @@ def retrieval_metrics(
     return found.ranks(image_of_text).metrics()
 
 
-def check_rows(shape: tuple[int, int], image_of_text: Sequence[int] | np.ndarray | None) -> np.ndarray:
+def validate_image_of_text(shape: tuple[int, int], image_of_text: Sequence[int] | np.ndarray | None) -> np.ndarray:
     """The row of each text's image as int64 (texts,)."""
     texts, images = shape
     rows = np.arange(texts) if image_of_text is None else np.asarray(image_of_text)

@@ -140,10 +140,10 @@ def meteor_statistics(captions: Sequence[str], references: Sequence[Sequence[str
     ]
     options = ["-Xmx2G", "-jar", str(jar), "-", "-", "-stdio", "-l", "en", "-norm"]
     said = run_java("METEOR", find_java("METEOR"), options, "\n".join([*lines, ""])).splitlines()
-    return read_scores(said, len(lines))
+    return parse_scores(said, len(lines))
 
 
-def read_scores(lines: Sequence[str], images: int) -> np.ndarray:
+def parse_scores(lines: Sequence[str], images: int) -> np.ndarray:
     """The jar's answers to its `SCORE` lines, float64 (images, 23)."""
     try:
         found = np.array([[float(number) for number in line.split()] for line in lines]).reshape(-1, COLUMNS)

@@ -181,7 +181,7 @@ class CaptionEvaluator:
             TypeError: a caption is not a string.
             ValueError: not one caption per image.
         """
-        check_rows(generated, self.references)
+        validate_one_per_image(generated, self.references)
         captions = tokenize_all(generated)
         words = np.array([len(caption.split()) for caption in captions])
         if not words.all():
@@ -240,7 +240,7 @@ def available_metrics(
     return tuple(name for name in wanted if name not in unavailable), unavailable
 
 
-def check_rows(generated: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+def validate_one_per_image(generated: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     """There is one caption for each image."""
     if isinstance(generated, str):
         raise TypeError(
@@ -310,7 +310,7 @@ def caption_metrics(
         >>> caption_metrics(["a dog", "a cat"], [["a dog"], ["one cat"]], metrics=["rouge"])
         {'rouge_l': 0.75}
     """
-    check_rows(generated, references)
+    validate_one_per_image(generated, references)
     scores = CaptionEvaluator(references, metrics, images=images, clip=clip)(generated)
     for name, reason in scores.unavailable.items():
         warnings.warn(f"{name} is left out. {reason}", UserWarning, stacklevel=2)
@@ -427,7 +427,7 @@ class CaptionMetric(evaluate.Metric):
         images: Sequence[Any] | None = None,
         clip: str | CLIPSimilarity = SCENES_CLIP,
     ) -> dict[str, Any]:
-        check_rows(predictions, references)
+        validate_one_per_image(predictions, references)
         scores = CaptionEvaluator(references, metrics, images=images, clip=clip)(predictions)
         found: dict[str, Any] = dict(scores.corpus)
         if per_image:

@@ -112,7 +112,7 @@ Parts = tuple[torch.Tensor, ...]
 """Tensors with a row per text: an LSTM's state, or what it reads of the texts' images."""
 
 
-class ScheduledSampling(NamedTuple):
+class SampledWords(NamedTuple):
     """Words of the input replaced by words that the model would have written itself, in training.
 
     Args:
@@ -250,7 +250,7 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
         cache: Cache | None,
         use_cache: bool,
         relevant: torch.Tensor | None,
-        sampling: ScheduledSampling | None = None,
+        sampling: SampledWords | None = None,
     ) -> tuple[torch.Tensor, RecurrentCache | None]:
         texts, length = input_ids.shape
         if cache is not None and not isinstance(cache, RecurrentCache):
@@ -280,7 +280,7 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
         return states, cache
 
     def _unroll(
-        self, input_ids: torch.Tensor, steps: Steps, image: Parts, state: Parts, sampling: ScheduledSampling | None
+        self, input_ids: torch.Tensor, steps: Steps, image: Parts, state: Parts, sampling: SampledWords | None
     ) -> tuple[torch.Tensor, Parts]:
         """The outputs, (texts, text, width), 0 where nothing is read, and the state after each text's last token."""
         all_gates = self._words(input_ids.flatten()[steps.source]).split(steps.sizes)
@@ -312,7 +312,7 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
 
     @staticmethod
     def _replaced(
-        steps: Steps, tokens: int, sampling: ScheduledSampling | None
+        steps: Steps, tokens: int, sampling: SampledWords | None
     ) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
         """Per step the texts whose word is replaced, (texts,), and the numbers that pick the words, (texts,)."""
         nothing = [None] * len(steps.sizes)
@@ -354,7 +354,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
         sampling = None
         if sampling_probability:
             _check_sampling(sampling_probability, sampling_seed, cache is not None or bool(use_cache))
-            sampling = ScheduledSampling(sampling_probability, sampling_seed, self.get_output_embeddings())
+            sampling = SampledWords(sampling_probability, sampling_seed, self.get_output_embeddings())
             use_cache = False
         return self._score(
             labels,
