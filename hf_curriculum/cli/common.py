@@ -310,7 +310,7 @@ def load_rows(
     from datasets import Dataset
 
     from hf_curriculum.columns import IMAGE
-    from hf_curriculum.data.images import drop_unreadable_images
+    from hf_curriculum.data.image_files import drop_unreadable_images
     from hf_curriculum.data.load import load_captioned
     from hf_curriculum.scored_data import FILE_NAME
 

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
-from datasets.table import MemoryMappedTable, concat_tables
-from tqdm.auto import tqdm
+from datasets import Dataset, DatasetDict, Value
 from xxhash import xxh3_64_intdigest
 
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, write_atomically
-from hf_curriculum.data.readers.outside_files import named_files
-from hf_curriculum.data.text import write_arrow
-from hf_curriculum.provenance import replace_table
+from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.rng import hash64, mix64
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -248,178 +236,6 @@ def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) ->
             "Held out by row: %d images have captions in both train and validation; with by='image' none has.",
             count,
         )
-
-
-def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[dict[str, Any] | None]:
-    """The images of a data set with `decode=False`, row by row: `{"bytes": ..., "path": ...}`."""
-    images = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
-    for batch in images.iter(100):
-        yield from batch[column]
-
-
-def image_key(image: dict[str, Any] | None) -> str:
-    """Identifies an image without opening files: the digest of its bytes, or its path."""
-    if image is None or (image["bytes"] is None and image["path"] is None):
-        return ""
-    return image["path"] if image["bytes"] is None else _digest(image["bytes"])
-
-
-def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
-    """Adds `image_id`, the digest of each image's file; of remote and missing files, that of the address."""
-    files = stored_files(dataset, column)
-    if files is None:
-        ids = _ids_one_by_one(dataset, column)
-        logger.info("`%s` was derived: %d images in %d rows.", IMAGE_ID, len(pc.unique(ids)), len(dataset))
-        return concatenate_datasets([dataset, Dataset(pa.table({IMAGE_ID: ids}))], axis=1)
-    added = [_mapped_ids(file) for file in files]
-    logger.info("`%s` was derived for %d rows.", IMAGE_ID, len(dataset))
-    table = concat_tables([dataset.data, concat_tables(added)], axis=1)
-    features = Features({**dataset.features, IMAGE_ID: Value("string")})
-    return replace_table(dataset, table, features, key=repr([table.path for table in added]))
-
-
-def _mapped_ids(file: ArrowRows) -> MemoryMappedTable:
-    """The digests of an Arrow file's images as a column of its own, in the cache of `datasets`."""
-    kept = cache_file(file.key("ids", file.start, file.rows), "ids.arrow")
-    if not kept.is_file():
-        digests, schema = file_digests(file), pa.schema({IMAGE_ID: pa.string()})
-        parts = (hexadecimal(digests[start : start + 10_000]) for start in range(0, file.rows, 10_000))
-        write_arrow(kept, (pa.record_batch([part], schema=schema) for part in parts), schema)
-    return MemoryMappedTable.from_file(str(kept))
-
-
-def _ids_one_by_one(dataset: Dataset, column: str) -> pa.Array:
-    known: dict[str, str] = {}  # each file is read once, however many captions it has
-    ids = []
-    for image in tqdm(
-        stored_images(dataset, column), total=len(dataset), desc="Deriving image ids", delay=2, disable=None
-    ):
-        key = image_key(image)
-        if key not in known:
-            known[key] = _id(image, key)
-        ids.append(known[key])
-    return pa.array(ids, pa.string())
-
-
-def _id(image: dict[str, Any] | None, key: str) -> str:
-    if image is None or image["bytes"] is not None:
-        return key
-    return _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
-
-
-def _digest(content: bytes | memoryview) -> str:
-    """32 hexadecimal digits."""
-    return digest(content, size=_DIGEST)
-
-
-_DIGEST = 16  # bytes
-
-
-@dataclass(frozen=True)
-class ArrowRows:
-    """Consecutive rows of one column of an Arrow file.
-
-    Args:
-        path: the file.
-        column: what the column is called in it.
-        start: the first row.
-        rows: how many.
-    """
-
-    path: str
-    column: str
-    start: int
-    rows: int
-
-    def key(self, *further: object) -> str:
-        """Names what is kept about the column as long as the file is the same: path, size, modification time."""
-        status = os.stat(self.path)
-        return digest(repr((self.path, status.st_size, status.st_mtime_ns, self.column, *further)), size=12)
-
-    def images(self) -> Iterator[tuple[memoryview | None, str | None]]:
-        """The bytes of the images, not copied, and what they are called."""
-        column = MemoryMappedTable.from_file(self.path).table[self.column].slice(self.start, self.rows)
-        for chunk in column.chunks:
-            plain = not pa.types.is_struct(chunk.type)
-            contents = chunk if plain else pc.struct_field(chunk, "bytes")
-            names = [None] * len(chunk) if plain else pc.struct_field(chunk, "path").to_pylist()
-            for image, name in zip(contents, names, strict=True):
-                yield memoryview(image.as_buffer()) if image.is_valid else None, name
-
-
-def arrow_rows(dataset: Dataset, column: str) -> list[ArrowRows] | None:
-    """The rows of Arrow files that a data set's table consists of; None if some are in memory, or were changed."""
-    blocks = getattr(dataset.data, "blocks", [[dataset.data]])
-    found = [_file_of(table, column) for tables in blocks for table in tables if column in table.column_names]
-    return None if not found or None in found else found
-
-
-def _file_of(table: Any, column: str) -> ArrowRows | None:
-    """Where the rows of a memory-mapped table are, by the changes that `datasets` recorded of it."""
-    if not isinstance(table, MemoryMappedTable):
-        return None
-    with pa.memory_map(table.path) as file:
-        names = {name: name for name in pa.ipc.open_stream(file).schema.names}  # now → in the file
-    start = 0
-    for change, arguments, _ in table.replays:
-        if change == "slice":
-            start += arguments[0]
-        elif change == "rename_columns":
-            names = dict(zip(arguments[0], names.values(), strict=True))
-        elif change in ("select", "drop"):
-            kept = arguments[0] if change == "select" else [name for name in names if name not in arguments[0]]
-            names = {name: names[name] for name in kept}
-        elif change not in ("cast", "replace_schema_metadata", "combine_chunks"):
-            return None
-    return ArrowRows(table.path, names[column], start, len(table))
-
-
-def stored_files(dataset: Dataset, column: str = IMAGE) -> list[ArrowRows] | None:
-    """The Arrow files with the bytes of all images, where most of their rows are asked for; None for other data."""
-    files = arrow_rows(dataset, column)
-    if files is None or len(dataset) < sum(file.rows for file in set(files)) / 2:
-        return None
-    return None if any(True for _ in named_files(dataset, [column])) else files
-
-
-def stored_keys(dataset: Dataset, column: str = IMAGE) -> Iterator[pa.Array]:
-    """`image_key` of every row, 10,000 at a time, of images whose bytes are in `stored_files`."""
-    digests = np.concatenate([file_digests(file) for file in stored_files(dataset, column)])  # (table's rows, 16)
-    rows = np.arange(len(digests)) if dataset._indices is None else dataset._indices.column(0).to_numpy()
-    for start in range(0, len(rows), 10_000):
-        yield hexadecimal(digests[rows[start : start + 10_000]])
-
-
-def file_digests(file: ArrowRows) -> np.ndarray:
-    """Digests of the images in rows of an Arrow file, uint8 (rows, 16), zeros where there is none."""
-    kept = cache_file(file.key("digests", file.start, file.rows), "digests.npy")
-    if not kept.is_file():
-        digests = np.zeros((file.rows, _DIGEST), np.uint8)
-        for row, (image, _) in enumerate(tqdm(file.images(), "Reading images", file.rows, delay=2)):
-            if image is not None:
-                digests[row] = np.frombuffer(bytes.fromhex(_digest(image)), np.uint8)
-        content = BytesIO()
-        np.save(content, digests)
-        write_atomically(kept, content.getvalue())
-    return np.load(kept, mmap_mode="r")
-
-
-def cache_file(key: str, name: str) -> Path:
-    """A file of ours in the cache of `datasets`."""
-    return Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", key, name)
-
-
-def hexadecimal(digests: np.ndarray) -> pa.Array:
-    """uint8 (rows, 16) as strings of 32 digits (rows,), "" for zeros."""
-    if len(digests) == 0:
-        return pa.array([], pa.string())
-    text = pa.py_buffer(digests.tobytes().hex().encode())
-    offsets = pa.py_buffer(np.arange(len(digests) + 1, dtype=np.int64) * 2 * _DIGEST)
-    keys = pa.LargeStringArray.from_buffers(len(digests), offsets, text)
-    missing = ~digests.any(axis=1)
-    return (pc.if_else(pa.array(missing), pa.scalar("", pa.large_string()), keys) if missing.any() else keys).cast(
-        pa.string()
-    )
 
 
 def group_codes(values: pa.Array | pa.ChunkedArray, column: str = IMAGE_ID) -> np.ndarray:

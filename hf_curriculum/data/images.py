@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
-import logging
-import multiprocessing
-import os
 import struct
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
-from itertools import chain, islice
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-import PIL
-import pyarrow as pa
-import pyarrow.compute as pc
-from datasets import Dataset
 from PIL import Image, ImageChops, ImageOps
 from PIL.ExifTags import Base
-from tqdm.auto import tqdm
 
-from hf_curriculum.columns import IMAGE
-from hf_curriculum.config import digest, read_json, special_file, write_atomically
-from hf_curriculum.data.captions import (
-    ArrowRows,
-    cache_file,
-    file_digests,
-    image_key,
-    stored_files,
-    stored_images,
-    stored_keys,
-)
-from hf_curriculum.data.readers.outside_files import named_files
-
-logger: logging.Logger = logging.getLogger(__name__)
-
+from hf_curriculum.config import special_file
 
 # What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
 DECODING_ERRORS: tuple[type[BaseException], ...] = (
@@ -228,140 +200,3 @@ def _to_bytes(values: np.ndarray, name: str, *, stretch: bool) -> np.ndarray:
     if top is None:
         values, top = values.astype(np.float64) - low, (high - low) or 1.0
     return np.round(values.astype(np.float64) * 255.0 / top).astype(np.uint8)
-
-
-LOG_NAME = "unreadable_images.txt"
-
-
-def drop_unreadable_images(
-    splits: Mapping[str, Dataset],
-    *,
-    column: str = IMAGE,
-    log_path: str | Path | None = None,
-    num_proc: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> dict[str, Dataset]:
-    """The splits without the rows whose image cannot be decoded."""
-    kept, unreadable = {}, {}
-    for split, dataset in splits.items():
-        kept[split] = dataset
-        files = stored_files(dataset, column)
-        if files is None:
-            keys = [image_key(image) for image in stored_images(dataset, column)]
-            parts: Iterable[pa.Array] = [pa.array(keys)]
-            stamps = {key: _stamp(key) for key in dict.fromkeys(keys)}
-            known = cache_file(_digest(stamps, max_pixels), _VERDICTS)
-            reasons = _verdicts(known, _distinct(keys, stored_images(dataset, column)), num_proc, max_pixels)
-        else:
-            reasons, known = {}, None
-            for file in files:
-                known = cache_file(file.key("readable", file.start, file.rows, PIL.__version__, max_pixels), _VERDICTS)
-                reasons |= _verdicts(known, _distinct_in(file), num_proc, max_pixels)
-            parts = stored_keys(dataset, column) if reasons else []
-        if not reasons:
-            continue
-        bad = pa.array(list(reasons))
-        readable = np.concatenate([~pc.is_in(part, bad).to_numpy(zero_copy_only=False) for part in parts])
-        if not readable.any():
-            raise ValueError(
-                f"None of the {len(reasons)} images of the split {split!r} can be read. The first: "
-                f"{next(iter(reasons.values()))} Nothing would be left to train on: look at the folder given as "
-                "`images=`, or at the download."
-            )
-        kept[split] = dataset.select(np.flatnonzero(readable))
-        unreadable |= reasons
-        log_path = log_path or known.with_name(LOG_NAME)
-    if unreadable:
-        _report(unreadable, splits, kept, Path(log_path))
-    return kept
-
-
-_VERDICTS = "unreadable.json"
-_FEW = 256  # fewer images are decoded sooner than processes start
-_Distinct = Iterator[tuple[str, dict[str, Any] | None]]
-"""Each distinct image once, by its key."""
-
-
-def _stamp(key: str) -> str:
-    """Size and modification time of an image's file; keys that are digests of bytes have none."""
-    try:
-        status = os.stat(key)
-    except (OSError, ValueError):
-        return ""
-    return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def _digest(stamps: dict[str, str], max_pixels: int) -> str:
-    # another Pillow may read other formats
-    lines = (f"{key}\0{stamp}\n" for key, stamp in stamps.items())
-    return digest(f"{PIL.__version__} {max_pixels}\n", *lines, size=12)
-
-
-def _verdicts(known: Path, distinct: _Distinct, num_proc: int | None, max_pixels: int) -> dict[str, str]:
-    """Key → reason of the images that cannot be decoded, from a file where they were decoded before."""
-    if known.is_file():
-        return read_json(known, "Delete it: the images are then checked again.")
-    check = partial(_check, max_pixels=max_pixels)
-    few = list(islice(distinct, _FEW))
-    several = (num_proc or 1) > 1 and len(few) == _FEW
-    with multiprocessing.Pool(num_proc) if several else nullcontext() as pool:
-        images = chain(few, distinct)
-        checked = map(check, images) if pool is None else pool.imap(check, images, chunksize=16)
-        found = tqdm(checked, "Checking images", delay=2, disable=None)
-        reasons = {key: reason for key, reason in found if reason is not None}
-    write_atomically(known, json.dumps(reasons))
-    return reasons
-
-
-def _distinct(keys: Sequence[str], images: Iterator[Any]) -> Iterator[tuple[str, Any]]:
-    seen = set()
-    for key, image in zip(keys, images, strict=True):
-        if key not in seen:
-            seen.add(key)
-            yield key, image
-
-
-def _distinct_in(file: ArrowRows) -> _Distinct:
-    digests = file_digests(file)
-    is_first = np.zeros(file.rows, bool)
-    is_first[np.unique(digests.view("V16"), return_index=True)[1]] = True
-    for row, (image, name) in enumerate(file.images()):
-        if is_first[row]:
-            key = "" if image is None else digests[row].tobytes().hex()
-            yield key, {"bytes": None if image is None else bytes(image), "path": None if image is None else name}
-
-
-def _check(item: tuple[str, dict[str, Any] | None], max_pixels: int) -> tuple[str, str | None]:
-    key, image = item
-    try:
-        to_rgb(image, name=(image or {}).get("path") or f"the image {key or 'of a row'}", max_pixels=max_pixels)
-    except UnreadableImageError as error:
-        return key, str(error)
-    return key, None
-
-
-def refuse_special_files(dataset: Dataset, column: str = IMAGE) -> None:
-    """Raises a `ValueError` if an image is a FIFO, socket or device, which decoding might wait for without end."""
-    for path in dict.fromkeys(named_files(dataset, [column])):
-        kind = special_file(path)
-        if kind not in (None, "folder"):
-            raise ValueError(
-                f"{path} is a {kind}, not a file with an image. Opening it might wait without end. Remove it, or let "
-                "`check_images=True` leave out what cannot be read."
-            )
-
-
-def _report(
-    unreadable: dict[str, str], before: Mapping[str, Dataset], after: Mapping[str, Dataset], log: Path
-) -> None:
-    write_atomically(log, "".join(f"{reason}\n" for reason in unreadable.values()))
-    rows = sum(map(len, before.values())) - sum(map(len, after.values()))
-    logger.warning(
-        "%d image%s cannot be read, which leaves out %d row%s. The first: %s All are named in %s",
-        len(unreadable),
-        "s" * (len(unreadable) != 1),
-        rows,
-        "s" * (rows != 1),
-        " ".join(list(unreadable.values())[:3]),
-        log,
-    )

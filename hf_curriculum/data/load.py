@@ -16,7 +16,8 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.config import kind_of, special_file
 from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
-from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
+from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
+from hf_curriculum.data.images import MAX_PIXELS
 from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import (
     Columns,
@@ -153,7 +154,7 @@ def load_captioned(
         splits |= drop_unreadable_images(with_images, log_path=unreadable_log, **checking)
     else:
         for part in with_images.values():
-            refuse_special_files(part)
+            validate_regular_files(part)
     splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
     return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
 

@@ -16,7 +16,7 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.captions import stored_images
+from hf_curriculum.data.image_files import stored_images
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.score_mixture import MIN_DISTINCT, MIN_SCORES, fit_score_mixture

@@ -11,9 +11,9 @@ from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
 
 from hf_curriculum import CaptionLength, add_scores, hold_out, load_scores, save_scores
-from hf_curriculum.data import images
-from hf_curriculum.data.captions import derive_image_ids, drop_empty_captions
-from hf_curriculum.data.images import drop_unreadable_images
+from hf_curriculum.data import image_files
+from hf_curriculum.data.captions import drop_empty_captions
+from hf_curriculum.data.image_files import derive_image_ids, drop_unreadable_images
 
 FEW, MANY = 20_000, 60_000
 
@@ -67,17 +67,17 @@ def with_ids(sizes):
 
 
 def test_finding_unreadable_images(sizes, monkeypatch):
-    monkeypatch.setattr(images, "_check", lambda item, max_pixels: (item[0], None))
+    monkeypatch.setattr(image_files, "_verdict", lambda item, max_pixels: (item[0], None))
     never_checked = iter(range(1, 9))  # verdicts are kept per limit
     held = held_per_row(lambda data: drop_unreadable_images({"train": data}, max_pixels=next(never_checked)), *sizes)
     assert held < 100
 
 
 def test_leaving_out_unreadable_images(sizes, monkeypatch):
-    def check(item, max_pixels):
+    def verdict(item, max_pixels):
         return item[0], "broken" if item[1]["bytes"] == bytes(8) else None
 
-    monkeypatch.setattr(images, "_check", check)
+    monkeypatch.setattr(image_files, "_verdict", verdict)
     for data in sizes:
         assert len(drop_unreadable_images({"train": data})["train"]) == len(data) - 2
     assert held_per_row(lambda data: drop_unreadable_images({"train": data}), *sizes) < 60

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pillow
 
-from hf_curriculum.data import captions, images
+from hf_curriculum.data import image_files
 from hf_curriculum.data.captions import expand_captions
 from hf_curriculum.data.readers import url_lists
 from hf_curriculum.data.regions import extract, pack
@@ -52,7 +52,7 @@ def bars(monkeypatch):
 
         return Bar()
 
-    for module in (captions, images, per_image, url_lists, extract, pack):
+    for module in (image_files, per_image, url_lists, extract, pack):
         monkeypatch.setattr(module, "tqdm", bar)
     return made
 
@@ -70,12 +70,12 @@ def pictures(count=3):
 
 def test_of_images_in_memory_and_in_files(tmp_path, bars):
     data = pictures()
-    captions.derive_image_ids(data.remove_columns("image_id"))
-    images.drop_unreadable_images({"train": data})
+    image_files.derive_image_ids(data.remove_columns("image_id"))
+    image_files.drop_unreadable_images({"train": data})
     data.save_to_disk(tmp_path / "saved")
-    captions.file_digests(captions.stored_files(datasets.load_from_disk(tmp_path / "saved"))[0])
+    image_files.stored_files(datasets.load_from_disk(tmp_path / "saved"))[0].digests()
     assert bars == [
-        ([], {"total": 3, "desc": "Deriving image ids", "delay": 2, "disable": None}, []),
+        (["Deriving image ids", 3], {"delay": 2, "disable": None}, []),
         (["Checking images"], {"delay": 2, "disable": None}, []),
         (["Reading images", 3], {"delay": 2}, []),
     ]

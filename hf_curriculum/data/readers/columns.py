@@ -12,7 +12,8 @@ import pyarrow as pa
 from datasets import Dataset, Image, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.data.captions import derive_image_ids, holds_text
+from hf_curriculum.data.captions import holds_text
+from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.tables import find_alias, numbered_captions
 from hf_curriculum.data.readers.url_lists import download_images, is_address

@@ -13,7 +13,8 @@ from datasets import Dataset, Features, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
-from hf_curriculum.data.captions import group_codes, stored_images
+from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.image_files import stored_images
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.parts import PartFolder, data_digest, launched
 from hf_curriculum.provenance import ScoreProvenance, append_columns, read_column, validate_new_columns

@@ -14,7 +14,7 @@ from PIL import Image
 from hf_curriculum import load_captioned
 from hf_curriculum.config import digest
 from hf_curriculum.data import load
-from hf_curriculum.data.captions import derive_image_ids
+from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.readers import outside_files
 from hf_curriculum.data.readers.columns import _from_paths
 

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from hf_curriculum import load_captioned
-from hf_curriculum.data import captions
-from hf_curriculum.data import images as readable
+from hf_curriculum.data import image_files
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +39,9 @@ def folder(tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """The names of the images that are really decoded."""
-    names, real = [], readable.to_rgb
+    names, real = [], image_files.to_rgb
     monkeypatch.setattr(
-        readable, "to_rgb", lambda image, name, **kw: names.append(name) or real(image, name=name, **kw)
+        image_files, "to_rgb", lambda image, name, **kw: names.append(name) or real(image, name=name, **kw)
     )
     return names
 
@@ -87,16 +86,16 @@ def test_a_file_that_changed_is_decoded_again(folder, decoded):
 
 
 def test_several_processes_find_the_same(folder, monkeypatch):
-    monkeypatch.setattr(readable, "_FEW", 2)
-    started, real = [], readable.multiprocessing.Pool
-    monkeypatch.setattr(readable.multiprocessing, "Pool", lambda number: started.append(number) or real(number))
+    monkeypatch.setattr(image_files, "_FEW", 2)
+    started, real = [], image_files.multiprocessing.Pool
+    monkeypatch.setattr(image_files.multiprocessing, "Pool", lambda number: started.append(number) or real(number))
     assert load_captioned(folder, num_proc=2)["caption"][:] == ["good 1", "good 2", "fine 1", "fine 2"]
 
     assert started == [2]
 
 
 def test_few_images_start_no_process(folder, monkeypatch):
-    monkeypatch.setattr(readable.multiprocessing, "Pool", lambda number: pytest.fail("processes were started"))
+    monkeypatch.setattr(image_files.multiprocessing, "Pool", lambda number: pytest.fail("processes were started"))
     assert len(load_captioned(folder, num_proc=2)) == 4
 
 
@@ -129,8 +128,8 @@ class TestEmbedded:
     @pytest.fixture
     def hashed(self, monkeypatch):
         """The bytes of the images that are hashed."""
-        contents, real = [], captions._digest
-        monkeypatch.setattr(captions, "_digest", lambda content: contents.append(bytes(content)) or real(content))
+        contents, real = [], image_files._digest
+        monkeypatch.setattr(image_files, "_digest", lambda content: contents.append(bytes(content)) or real(content))
         return contents
 
     def test_a_second_start_reads_no_image(self, tmp_path, decoded, hashed, caplog):
@@ -187,7 +186,7 @@ class TestEmbedded:
                 numbers = [int(caption.split()[1]) for caption in part["caption"]]
                 kept = [n for n in numbers if column == "image" or n % 3]
                 assert loaded["caption"][:] == [f"caption {n}" for n in kept]
-                assert loaded["image_id"][:] == [captions._digest(content[n]) for n in kept]
+                assert loaded["image_id"][:] == [image_files._digest(content[n]) for n in kept]
 
     def test_few_rows_of_a_large_file_do_not_cost_the_others(self, tmp_path, decoded):
         source = embedded(tmp_path / "x.parquet", [png(shade) for shade in range(20)])
@@ -256,19 +255,19 @@ def test_two_splits_are_reported_together(folder, caplog):
 
 @pytest.mark.parametrize("num_proc", [None, 1])
 def test_one_process_starts_no_other(folder, monkeypatch, num_proc):
-    monkeypatch.setattr(readable, "_FEW", 2)
-    monkeypatch.setattr(readable.multiprocessing, "Pool", lambda number: pytest.fail("processes were started"))
+    monkeypatch.setattr(image_files, "_FEW", 2)
+    monkeypatch.setattr(image_files.multiprocessing, "Pool", lambda number: pytest.fail("processes were started"))
     assert len(load_captioned(folder, num_proc=num_proc)) == 4
 
 
 def test_half_of_a_file_is_looked_up_in_it_and_less_is_not(tmp_path):
     source = embedded(tmp_path / "x.parquet", [png(shade) for shade in range(20)])
     rows = datasets.load_dataset("parquet", data_files=str(source), split="train")
-    assert captions.stored_files(rows.select(range(0, 20, 2))) is not None
-    assert captions.stored_files(rows.select(range(0, 18, 2))) is None
+    assert image_files.stored_files(rows.select(range(0, 20, 2))) is not None
+    assert image_files.stored_files(rows.select(range(0, 18, 2))) is None
     pq.write_table(pa.table({"image": [{"bytes": png(1), "path": None}, {"bytes": None, "path": "a.png"}]}), source)
     named = datasets.load_dataset("parquet", data_files=str(source), split="train")
-    assert captions.stored_files(named.cast_column("image", datasets.Image())) is None
+    assert image_files.stored_files(named.cast_column("image", datasets.Image())) is None
 
 
 def test_digests_as_text():
@@ -276,5 +275,5 @@ def test_digests_as_text():
     digests[1] = 0
     texts = [digests[0].tobytes().hex(), "", digests[2].tobytes().hex()]
     for start, stop in ((0, 0), (0, 1), (1, 2), (0, 3)):
-        found = captions.hexadecimal(digests[start:stop])
+        found = image_files.hexadecimal(digests[start:stop])
         assert (found.to_pylist(), found.type) == (texts[start:stop], pa.string())

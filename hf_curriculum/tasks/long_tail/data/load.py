@@ -11,7 +11,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL, require_columns
 from hf_curriculum.config import kind_of, special_file
-from hf_curriculum.data.images import MAX_PIXELS, drop_unreadable_images, refuse_special_files
+from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
+from hf_curriculum.data.images import MAX_PIXELS
 from hf_curriculum.data.load import is_for_datasets, load_splits, source_roots
 from hf_curriculum.data.readers.columns import as_images, with_ids
 from hf_curriculum.data.readers.files import UNSPLIT, choose_split, validate_unused
@@ -111,7 +112,7 @@ def load_labelled(
         splits |= drop_unreadable_images(splits, log_path=unreadable_log, **checking)
     else:
         for part in splits.values():
-            refuse_special_files(part)
+            validate_regular_files(part)
     return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
 
 

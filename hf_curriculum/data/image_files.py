@@ -1,0 +1,325 @@
+"""The images that the rows of a data set hold or name: which are the same, which can be read, what is known of them.
+
+Digests and verdicts are kept in the cache of `datasets`, so that a file is read once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import PIL
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, Features, Image, Value, concatenate_datasets
+from datasets.table import MemoryMappedTable, concat_tables
+from tqdm.auto import tqdm
+
+from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.config import digest, read_json, special_file, write_atomically
+from hf_curriculum.data.images import MAX_PIXELS, UnreadableImageError, to_rgb
+from hf_curriculum.data.readers.outside_files import named_files
+from hf_curriculum.data.text import write_arrow
+from hf_curriculum.provenance import replace_table
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+LOG_NAME = "unreadable_images.txt"
+_DIGEST = 16  # bytes
+_ROWS = 10_000  # keys at a time
+_VERDICTS = "unreadable.json"
+_FEW = 256  # fewer images are decoded sooner than processes start
+Stored = dict[str, Any]
+"""An image with `decode=False`: `{"bytes": ..., "path": ...}`."""
+
+
+def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[Stored | None]:
+    """The images of a data set with `decode=False`, row by row."""
+    images = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
+    for batch in images.iter(100):
+        yield from batch[column]
+
+
+def image_key(image: Stored | None) -> str:
+    """Identifies an image without opening files: the digest of its bytes, or its path."""
+    if image is None or (image["bytes"] is None and image["path"] is None):
+        return ""
+    return image["path"] if image["bytes"] is None else _digest(image["bytes"])
+
+
+def _digest(content: bytes | memoryview) -> str:
+    """32 hexadecimal digits."""
+    return digest(content, size=_DIGEST)
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """Consecutive rows of one column of an Arrow file.
+
+    Args:
+        path: the file.
+        column: what the column is called in it.
+        start: the first row.
+        rows: how many.
+    """
+
+    path: str
+    column: str
+    start: int
+    rows: int
+
+    def cached(self, name: str, what: str, *further: object) -> Path:
+        """Where something about these rows is kept as long as the file has the same size and modification time."""
+        status = os.stat(self.path)
+        facts = (self.path, status.st_size, status.st_mtime_ns, self.column, what, self.start, self.rows, *further)
+        return _cached(digest(repr(facts), size=12), name)
+
+    def images(self) -> Iterator[tuple[memoryview | None, str | None]]:
+        """The bytes of the images, not copied, and what they are called."""
+        column = MemoryMappedTable.from_file(self.path).table[self.column].slice(self.start, self.rows)
+        for chunk in column.chunks:
+            plain = not pa.types.is_struct(chunk.type)
+            contents = chunk if plain else pc.struct_field(chunk, "bytes")
+            names = [None] * len(chunk) if plain else pc.struct_field(chunk, "path").to_pylist()
+            for image, name in zip(contents, names, strict=True):
+                yield memoryview(image.as_buffer()) if image.is_valid else None, name
+
+    def digests(self) -> np.ndarray:
+        """Digests of the images, uint8 (rows, 16), zeros where there is none."""
+        kept = self.cached("digests.npy", "digests")
+        if not kept.is_file():
+            digests = np.zeros((self.rows, _DIGEST), np.uint8)
+            for row, (image, _) in enumerate(tqdm(self.images(), "Reading images", self.rows, delay=2)):
+                if image is not None:
+                    digests[row] = np.frombuffer(bytes.fromhex(_digest(image)), np.uint8)
+            content = BytesIO()
+            np.save(content, digests)
+            write_atomically(kept, content.getvalue())
+        return np.load(kept, mmap_mode="r")
+
+    def distinct(self) -> Iterator[tuple[str, Stored]]:
+        """Each distinct image once, by its key."""
+        digests = self.digests()
+        is_first = np.zeros(self.rows, bool)
+        is_first[np.unique(digests.view("V16"), return_index=True)[1]] = True
+        for row, (image, name) in enumerate(self.images()):
+            if is_first[row]:
+                key = "" if image is None else digests[row].tobytes().hex()
+                yield key, {"bytes": None if image is None else bytes(image), "path": None if image is None else name}
+
+
+def _cached(key: str, name: str) -> Path:
+    """A file of ours in the cache of `datasets`."""
+    return Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", key, name)
+
+
+def stored_files(dataset: Dataset, column: str = IMAGE) -> list[ArrowRows] | None:
+    """The Arrow files with the bytes of all images, where most of their rows are asked for; None for other data."""
+    blocks = getattr(dataset.data, "blocks", [[dataset.data]])
+    files = [_file_of(table, column) for tables in blocks for table in tables if column in table.column_names]
+    if not files or None in files or len(dataset) < sum(file.rows for file in set(files)) / 2:
+        return None
+    return None if any(True for _ in named_files(dataset, [column])) else files
+
+
+def _file_of(table: Any, column: str) -> ArrowRows | None:
+    """Where the rows of a memory-mapped table are, by the changes that `datasets` recorded of it."""
+    if not isinstance(table, MemoryMappedTable):
+        return None
+    with pa.memory_map(table.path) as file:
+        names = {name: name for name in pa.ipc.open_stream(file).schema.names}  # now → in the file
+    start = 0
+    for change, arguments, _ in table.replays:
+        if change == "slice":
+            start += arguments[0]
+        elif change == "rename_columns":
+            names = dict(zip(arguments[0], names.values(), strict=True))
+        elif change in ("select", "drop"):
+            kept = arguments[0] if change == "select" else [name for name in names if name not in arguments[0]]
+            names = {name: names[name] for name in kept}
+        elif change not in ("cast", "replace_schema_metadata", "combine_chunks"):
+            return None
+    return ArrowRows(table.path, names[column], start, len(table))
+
+
+def hexadecimal(digests: np.ndarray) -> pa.Array:
+    """uint8 (rows, 16) as strings of 32 digits (rows,), "" for zeros."""
+    if len(digests) == 0:
+        return pa.array([], pa.string())
+    text = pa.py_buffer(digests.tobytes().hex().encode())
+    offsets = pa.py_buffer(np.arange(len(digests) + 1, dtype=np.int64) * 2 * _DIGEST)
+    keys = pa.LargeStringArray.from_buffers(len(digests), offsets, text)
+    missing = ~digests.any(axis=1)
+    if missing.any():
+        keys = pc.if_else(pa.array(missing), pa.scalar("", pa.large_string()), keys)
+    return keys.cast(pa.string())
+
+
+def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
+    """Adds `image_id`, the digest of each image's file; of remote and missing files, that of the address."""
+    files = stored_files(dataset, column)
+    if files is None:
+        ids = _ids_one_by_one(dataset, column)
+        logger.info("`%s` was derived: %d images in %d rows.", IMAGE_ID, len(pc.unique(ids)), len(dataset))
+        return concatenate_datasets([dataset, Dataset(pa.table({IMAGE_ID: ids}))], axis=1)
+    added = [_mapped_ids(file) for file in files]
+    logger.info("`%s` was derived for %d rows.", IMAGE_ID, len(dataset))
+    table = concat_tables([dataset.data, concat_tables(added)], axis=1)
+    features = Features({**dataset.features, IMAGE_ID: Value("string")})
+    return replace_table(dataset, table, features, key=repr([table.path for table in added]))
+
+
+def _mapped_ids(file: ArrowRows) -> MemoryMappedTable:
+    """The digests of an Arrow file's images as a column of its own, in the cache of `datasets`."""
+    kept = file.cached("ids.arrow", "ids")
+    if not kept.is_file():
+        digests, schema = file.digests(), pa.schema({IMAGE_ID: pa.string()})
+        parts = (hexadecimal(digests[start : start + _ROWS]) for start in range(0, file.rows, _ROWS))
+        write_arrow(kept, (pa.record_batch([part], schema=schema) for part in parts), schema)
+    return MemoryMappedTable.from_file(str(kept))
+
+
+def _ids_one_by_one(dataset: Dataset, column: str) -> pa.Array:
+    known: dict[str, str] = {}  # each file is read once, however many captions it has
+    ids = []
+    images = stored_images(dataset, column)
+    for image in tqdm(images, "Deriving image ids", len(dataset), delay=2, disable=None):
+        key = image_key(image)
+        if key not in known:
+            is_key = image is None or image["bytes"] is not None
+            known[key] = key if is_key else _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
+        ids.append(known[key])
+    return pa.array(ids, pa.string())
+
+
+def drop_unreadable_images(
+    splits: Mapping[str, Dataset],
+    *,
+    column: str = IMAGE,
+    log_path: str | Path | None = None,
+    num_proc: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> dict[str, Dataset]:
+    """The splits without the rows whose image cannot be decoded."""
+    kept, unreadable = dict(splits), {}
+    for split, dataset in splits.items():
+        files = stored_files(dataset, column)
+        if files is None:
+            keys = [image_key(image) for image in stored_images(dataset, column)]
+            stamps = (f"{key}\0{_stamp(key)}\n" for key in dict.fromkeys(keys))
+            known = _cached(digest(f"{PIL.__version__} {max_pixels}\n", *stamps, size=12), _VERDICTS)
+            reasons = _verdicts(known, _distinct(keys, stored_images(dataset, column)), num_proc, max_pixels)
+        else:
+            reasons = {}
+            for file in files:
+                known = file.cached(_VERDICTS, "readable", PIL.__version__, max_pixels)
+                reasons |= _verdicts(known, file.distinct(), num_proc, max_pixels)
+        if not reasons:
+            continue
+        parts = [pa.array(keys)] if files is None else _stored_keys(dataset, files)
+        bad = pa.array(list(reasons))
+        readable = np.concatenate([~pc.is_in(part, bad).to_numpy(zero_copy_only=False) for part in parts])
+        if not readable.any():
+            raise ValueError(
+                f"None of the {len(reasons)} images of the split {split!r} can be read. The first: "
+                f"{next(iter(reasons.values()))} Nothing would be left to train on: look at the folder given as "
+                "`images=`, or at the download."
+            )
+        kept[split] = dataset.select(np.flatnonzero(readable))
+        unreadable |= reasons
+        log_path = log_path or known.with_name(LOG_NAME)
+    if unreadable:
+        _report(
+            list(unreadable.values()), sum(map(len, splits.values())) - sum(map(len, kept.values())), Path(log_path)
+        )
+    return kept
+
+
+def _stamp(key: str) -> str:
+    """Size and modification time of an image's file; keys that are digests of bytes have none."""
+    try:
+        status = os.stat(key)
+    except (OSError, ValueError):
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _stored_keys(dataset: Dataset, files: list[ArrowRows]) -> Iterator[pa.Array]:
+    """`image_key` of every row, some at a time, of images whose bytes are in `stored_files`."""
+    digests = np.concatenate([file.digests() for file in files])  # (table's rows, 16)
+    rows = np.arange(len(digests)) if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    for start in range(0, len(rows), _ROWS):
+        yield hexadecimal(digests[rows[start : start + _ROWS]])
+
+
+def _distinct(keys: Iterable[str], images: Iterable[Stored | None]) -> Iterator[tuple[str, Stored | None]]:
+    """Each distinct image once, by its key."""
+    seen = set()
+    for key, image in zip(keys, images, strict=True):
+        if key not in seen:
+            seen.add(key)
+            yield key, image
+
+
+def _verdicts(
+    known: Path, distinct: Iterator[tuple[str, Stored | None]], num_proc: int | None, max_pixels: int
+) -> dict[str, str]:
+    """Key → reason of the images that cannot be decoded, from a file where they were decoded before."""
+    if known.is_file():
+        return read_json(known, "Delete it: the images are then checked again.")
+    decode = partial(_verdict, max_pixels=max_pixels)
+    few = list(islice(distinct, _FEW))
+    several = (num_proc or 1) > 1 and len(few) == _FEW
+    with multiprocessing.Pool(num_proc) if several else nullcontext() as pool:
+        images = chain(few, distinct)
+        decoded = map(decode, images) if pool is None else pool.imap(decode, images, chunksize=16)
+        found = tqdm(decoded, "Checking images", delay=2, disable=None)
+        reasons = {key: reason for key, reason in found if reason is not None}
+    write_atomically(known, json.dumps(reasons))
+    return reasons
+
+
+def _verdict(item: tuple[str, Stored | None], max_pixels: int) -> tuple[str, str | None]:
+    """Key and reason of an image that cannot be decoded; key and None of one that can."""
+    key, image = item
+    try:
+        to_rgb(image, name=(image or {}).get("path") or f"the image {key or 'of a row'}", max_pixels=max_pixels)
+    except UnreadableImageError as error:
+        return key, str(error)
+    return key, None
+
+
+def _report(reasons: list[str], rows: int, log: Path) -> None:
+    write_atomically(log, "".join(f"{reason}\n" for reason in reasons))
+    logger.warning(
+        "%d image%s cannot be read, which leaves out %d row%s. The first: %s All are named in %s",
+        len(reasons),
+        "s" * (len(reasons) != 1),
+        rows,
+        "s" * (rows != 1),
+        " ".join(reasons[:3]),
+        log,
+    )
+
+
+def validate_regular_files(dataset: Dataset, column: str = IMAGE) -> None:
+    """Raises a `ValueError` if an image is a FIFO, socket or device, which decoding might wait for without end."""
+    for path in dict.fromkeys(named_files(dataset, [column])):
+        kind = special_file(path)
+        if kind not in (None, "folder"):
+            raise ValueError(
+                f"{path} is a {kind}, not a file with an image. Opening it might wait without end. Remove it, or let "
+                "`check_images=True` leave out what cannot be read."
+            )
