@@ -217,7 +217,7 @@ def column_mapping(given: list[str] | None) -> dict[str, str | list[str]] | None
 
 def validate_output(output: Path) -> None:
     """Checks that data can be saved there, and not among other files."""
-    from hf_curriculum.data.load import SAVED_FILES
+    from hf_curriculum.data.request import SAVED_FILES
     from hf_curriculum.scored_data import FILE_NAME
 
     if output.exists() and not output.is_dir():

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import datasets
 from datasets import Dataset, DatasetDict
-from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.config import kind_of, special_file
 from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
-from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.images import MAX_PIXELS
 from hf_curriculum.data.readers.coco import add_objects
-from hf_curriculum.data.readers.columns import (
-    Columns,
-    adopt,
-    caption_columns,
-    check_mapping,
-    with_ids,
-)
-from hf_curriculum.data.readers.files import UNSPLIT, choose_split, read_caption_files, validate_unused
-from hf_curriculum.data.readers.folder import (
-    find_caption_file,
-    find_parquet_beside_images,
-    find_split_folders,
-)
+from hf_curriculum.data.readers.columns import Columns, adopt, caption_columns, validate_mapping, with_ids
+from hf_curriculum.data.readers.files import read_caption_files
+from hf_curriculum.data.readers.folder import find_parquet_beside_images
 from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
-from hf_curriculum.data.readers.outside_files import named_files, validate_folder, validate_inside
 from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
     download_folder,
@@ -43,13 +27,9 @@ from hf_curriculum.data.readers.url_lists import (
     read_url_list,
     unasked,
 )
+from hf_curriculum.data.request import UNSPLIT, Request, is_for_datasets, keep_readable, one_or_all, validate_unused
 
 logger: logging.Logger = logging.getLogger(__name__)
-
-
-ARROW_SUFFIXES = (".parquet", ".arrow")
-SAVED_FILES = ("state.json", "dataset_dict.json")
-"""Files of a folder that `save_to_disk` wrote."""
 
 
 def load_captioned(
@@ -119,132 +99,111 @@ def load_captioned(
         >>> data = load_captioned("dataset_coco.json", images="coco", split="test")  # doctest: +SKIP
         >>> data = load_captioned("user/name", columns={"image": "img", "caption": "text"})  # doctest: +SKIP
     """
-    check_mapping(columns)
-    path = Path(source) if isinstance(source, (str, Path)) else None
-    options: dict[str, Any] = {"images": images, "columns": columns, "split": split, "restval": restval}
-    options |= {"allow_outside": allow_outside, "download": download}
-    if path is not None and special_file(path) not in (None, "folder"):
-        raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of captions. Name another.")
-    if path is not None and path.is_dir() and not is_img2dataset(path) and not is_redcaps(path):
-        path = find_parquet_beside_images(path) or path
-        source = path
-    if path is not None and (is_img2dataset(path) or is_url_list(path) or is_redcaps(path)):
-        validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
-        splits, captions = {UNSPLIT: _load_downloads(path, num_proc, **options)}, [CAPTION]
-    elif path is not None and path.exists() and not is_for_datasets(path):
-        validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
-        splits, captions = read_caption_files(path, **options), [CAPTION]
-    else:
-        validate_unused({} if restval == "train" else {"restval": restval}, "only Karpathy's files have such a split")
-        loaded = load_splits(source, split, load_dataset_options, allow_outside=allow_outside)
-        roots = source_roots(path, images, load_dataset_options)
-        beside = roots[0] if roots else None
-        splits = {name: adopt(part, columns, images, beside, download) for name, part in loaded.items()}
-        own = [download_folder()] if download else []
-        if roots and not allow_outside:
-            for part in splits.values():
-                validate_inside(named_files(part), [*roots, *own], source)
-        splits = {name: with_ids(part, keep_images=images is not False) for name, part in splits.items()}
-        captions = caption_columns(columns, next(iter(loaded.values())).column_names)
+    validate_mapping(columns)
+    request = Request(
+        "load_captioned",
+        source,
+        images,
+        columns,
+        split,
+        allow_outside,
+        load_dataset_options,
+        num_proc,
+        restval,
+        download,
+    )
+    splits, captions = _reader_of(request)(request)
     if objects is not None:
         splits = add_objects(splits, objects)
-    with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
-    if check_images:
-        checking: dict[str, Any] = {"num_proc": num_proc, "max_pixels": max_pixels}
-        splits |= drop_unreadable_images(with_images, log_path=unreadable_log, **checking)
-    else:
-        for part in with_images.values():
-            validate_regular_files(part)
-    splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
-    return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
+    splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
+    return one_or_all({name: _one_caption_per_row(part, captions) for name, part in splits.items()})
 
 
-def source_roots(
-    path: Path | None, images: str | Path | Literal[False] | None, options: Mapping[str, Any]
-) -> list[Path]:
-    """The folders that images of a source may be in: its own first, and that of the images; none for a `Dataset`."""
-    given = [Path(images)] if images else []
-    if path is None:
-        return given
-    if path.exists():
-        return [path.parent if path.is_file() else path, *given]
-    files = options.get("data_files") or []
-    groups = list(files.values()) if isinstance(files, Mapping) else [files]
-    named = [name for group in groups for name in ([group] if isinstance(group, (str, Path)) else group)]
-    given += [Path(os.path.dirname(str(name).partition("*")[0]) or os.curdir) for name in named]
-    given += [Path(options["data_dir"])] if options.get("data_dir") else []
-    return [*given, Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
+Read = tuple[dict[str, Dataset], list[str]]
+"""Split → data set, and the columns of captions."""
 
 
-def _load_downloads(
-    path: Path,
-    num_proc: int | None,
-    images: str | Path | Literal[False] | None,
-    allow_outside: bool,
-    download: bool,
-    **fixed: Any,
-) -> Dataset:
-    """The output of `img2dataset`, or a list of addresses (RedCaps' too) with the images that were downloaded."""
-    given = {name: value for name, value in fixed.items() if value and (name, value) != ("restval", "train")}
-    validate_unused(given, f"{path} has one split, and its columns are fixed")
-    if is_img2dataset(path):
-        without = {"images": images} if images is not None else {"download": True} if download else {}
-        validate_unused(without, f"{path} holds its own images")
-        return load_img2dataset(path, num_proc=num_proc, allow_outside=allow_outside)
+def _reader_of(request: Request) -> Callable[[Request], Read]:
+    """What reads a source."""
+    path = request.path
+    if path is None or not path.exists():
+        return _read_with_datasets
+    return next(read for is_theirs, read in _READERS if is_theirs(path))
+
+
+def _read_img2dataset(request: Request) -> Read:
+    _validate_list(request)
+    unused = {"images": request.images} if request.images is not None else {}
+    unused |= {"download": True} if request.download else {}
+    validate_unused(unused, f"{request.path} holds its own images")
+    rows = load_img2dataset(request.path, num_proc=request.num_proc, allow_outside=request.allow_outside)
+    return {UNSPLIT: rows}, [CAPTION]
+
+
+def _read_redcaps(request: Request) -> Read:
+    _validate_list(request)
+    images = request.images
     if images is False:
-        return Dataset(read_redcaps(path) if is_redcaps(path) else read_url_list(path))
-    if is_redcaps(path) and not download and not (images and is_img2dataset(Path(images))):
-        return load_redcaps(path, images, allow_outside=allow_outside)
-    if images is None:
-        if not download:
-            raise unasked(path)
-        listed = Dataset(read_url_list(path))
-        return download_images(listed.add_column(IMAGE, listed[URL][:]), path, download)
-    validate_unused({"download": True} if download else {}, f"`images={str(images)!r}` has the images")
-    return load_url_list(path, images, num_proc=num_proc, allow_outside=allow_outside)
+        return {UNSPLIT: Dataset(read_redcaps(request.path))}, [CAPTION]
+    if request.download or (images and is_img2dataset(Path(images))):
+        return _read_url_list(request)
+    return {UNSPLIT: load_redcaps(request.path, images, allow_outside=request.allow_outside)}, [CAPTION]
 
 
-def is_for_datasets(path: Path) -> bool:
-    """Whether the path is read by `datasets` itself."""
-    if path.is_file():
-        return path.suffix in ARROW_SUFFIXES
-    if any((path / name).is_file() for name in SAVED_FILES):
-        return True
-    if find_caption_file(path) is not None or find_split_folders(path):  # before the walk, which images make long
-        return False
-    return any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))
+def _read_url_list(request: Request) -> Read:
+    """A list of addresses, with the images that were downloaded."""
+    _validate_list(request)
+    path, images, download = request.path, request.images, request.download
+    if images:
+        validate_unused({"download": True} if download else {}, f"`images={str(images)!r}` has the images")
+        rows = load_url_list(path, images, num_proc=request.num_proc, allow_outside=request.allow_outside)
+    elif images is None and not download:
+        raise unasked(path)
+    else:
+        rows = Dataset(read_url_list(path))
+        if images is None:
+            rows = download_images(rows.add_column(IMAGE, rows[URL][:]), path)
+    return {UNSPLIT: rows}, [CAPTION]
 
 
-def load_splits(
-    source: Any, split: str | None, options: dict[str, Any], *, allow_outside: bool = False
-) -> dict[str, Dataset]:
-    """Split -> data set, for sources that `datasets` reads; rows may still name files outside."""
-    if isinstance(source, (Dataset, DatasetDict)):
-        validate_unused(options, "the data set is loaded already")
-        return choose_split(dict(source) if isinstance(source, DatasetDict) else {UNSPLIT: source}, split)
-    if not isinstance(source, (str, Path)):
-        raise TypeError(
-            f"`load_captioned` was given {kind_of(source)}, and a Dataset, a DatasetDict, a name or a path is needed. "
-            "A curriculum needs rows by number: load the data without `streaming=True`."
-        )
-    path = Path(source)
-    if path.is_dir() and not allow_outside:
-        validate_folder(path)
-    if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):
-        validate_unused(options, f"{path} was written by save_to_disk")
-        return load_splits(datasets.load_from_disk(str(path)), split, {})
-    if path.is_file():
-        builder = path.suffix.removeprefix(".")
-        return {UNSPLIT: datasets.load_dataset(builder, data_files=str(path), split=split or "train", **options)}
-    if not path.exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
-        raise FileNotFoundError(f"There is no file or folder {source}, and it is no name of a data set on the Hub.")
-    try:
-        loaded = datasets.load_dataset(str(source), split=split, **options)
-    except OSError as error:
-        if path.exists():
-            raise
-        raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
-    return {UNSPLIT: loaded} if isinstance(loaded, Dataset) else load_splits(loaded, None, {})
+def _validate_list(request: Request) -> None:
+    """Raises if there are options that neither an output of `img2dataset` nor a list of addresses has."""
+    request.validate_options()
+    given = {"columns": request.columns, "split": request.split}
+    given |= {} if request.restval == "train" else {"restval": request.restval}
+    unused = {name: value for name, value in given.items() if value}
+    validate_unused(unused, f"{request.path} has one split, and its columns are fixed")
+
+
+def _read_files(request: Request) -> Read:
+    return read_caption_files(request), [CAPTION]
+
+
+def _read_parquet_beside_images(request: Request) -> Read:
+    return _read_with_datasets(replace(request, source=find_parquet_beside_images(request.path)))
+
+
+def _read_with_datasets(request: Request) -> Read:
+    """A data set, its columns under our names, with ids of images."""
+    if request.restval != "train":
+        validate_unused({"restval": request.restval}, "only Karpathy's files have such a split")
+    loaded = request.load(request.split)
+    found = next(iter(loaded.values())).column_names
+    splits = {name: adopt(part, request) for name, part in loaded.items()}
+    request.validate_named_files(splits, *([download_folder()] if request.download else []))
+    splits = {name: with_ids(part, keep_images=request.images is not False) for name, part in splits.items()}
+    return splits, caption_columns(request.columns, found)
+
+
+_READERS: list[tuple[Callable[[Path], object], Callable[[Request], Read]]] = [
+    (is_img2dataset, _read_img2dataset),
+    (is_redcaps, _read_redcaps),
+    (is_url_list, _read_url_list),
+    (find_parquet_beside_images, _read_parquet_beside_images),
+    (is_for_datasets, _read_with_datasets),
+    (Path.exists, _read_files),
+]
+"""Whether a path is of a kind, and what reads it; asked in this order."""
 
 
 def _one_caption_per_row(dataset: Dataset, captions: list[str]) -> Dataset:

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 from datasets import Dataset, Image, Value
@@ -17,6 +16,7 @@ from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.tables import find_alias, numbered_captions
 from hf_curriculum.data.readers.url_lists import download_images, is_address
+from hf_curriculum.data.request import Request
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """Names looked for, in this order, without `columns`. The one used is logged if it is not ours."""
 
 
-def check_mapping(columns: Columns | None) -> None:
+def validate_mapping(columns: Columns | None) -> None:
     """Raises unless the mapping's keys are our names and its values names; of `caption`, also several."""
     unknown = [name for name in columns or {} if name not in ALIASES]
     if unknown:
@@ -51,26 +51,19 @@ def check_mapping(columns: Columns | None) -> None:
         )
 
 
-def adopt(
-    dataset: Dataset,
-    columns: Columns | None = None,
-    images: str | Path | Literal[False] | None = None,
-    beside: str | Path | None = None,
-    download: bool = False,
-) -> Dataset:
+def adopt(dataset: Dataset, request: Request) -> Dataset:
     """The data set with columns `image` and `caption` of our types; other columns stay, formats go."""
-    check_mapping(columns)
     dataset = dataset.with_format(None)
-    theirs = {name: _their_name(name, dataset.column_names, columns) for name in ALIASES}
+    theirs = {name: _their_name(name, dataset.column_names, request.columns) for name in ALIASES}
     captions = [theirs[CAPTION]] if isinstance(theirs[CAPTION], str) else list(theirs[CAPTION] or [CAPTION])
-    without_images = images is False and theirs[IMAGE] is None
+    needed = list(captions)
+    if theirs[IMAGE] or request.images is not False:
+        needed.append(theirs[IMAGE] or IMAGE)
+    if theirs[IMAGE_ID]:
+        needed.append(theirs[IMAGE_ID])
     require_columns(
         dataset.column_names,
-        [
-            *captions,
-            *([] if without_images else [theirs[IMAGE] or IMAGE]),
-            *([theirs[IMAGE_ID]] if theirs[IMAGE_ID] else []),
-        ],
+        needed,
         reader="`load_captioned` reads them.",
         remedy="Name yours: columns={'image': ..., 'caption': ..., 'image_id': ...}, or images=False for text alone "
         "(hf-curriculum score: --column caption=..., --images none).",
@@ -79,14 +72,15 @@ def adopt(
     if len(captions) == 1:
         renamed[captions[0]] = CAPTION
     dataset = _rename(dataset, renamed)
-    if IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and IMAGE_ID not in dataset.column_names:
+    names_images = IMAGE in dataset.column_names and holds_text(dataset, IMAGE)
+    if names_images and IMAGE_ID not in dataset.column_names:
         dataset = dataset.add_column(IMAGE_ID, [address or "" for address in dataset[IMAGE][:]])
-    if images is not False:
-        addresses = IMAGE in dataset.column_names and holds_text(dataset, IMAGE) and images is None
-        if download or (addresses and is_address(next(filter(None, dataset[IMAGE]), ""))):
-            dataset = download_images(dataset, "The column taken for `image`", download)
-        dataset = as_images(dataset, None if images is None else Path(images), beside)
-    return dataset
+    if request.images is False:
+        return dataset
+    on_the_web = names_images and request.images is None and is_address(next(filter(None, dataset[IMAGE]), ""))
+    if request.download or on_the_web:
+        dataset = download_images(dataset, "The column taken for `image`", request.download)
+    return as_images(dataset, request.images, next(iter(request.roots), None))
 
 
 def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str | Sequence[str] | None:
@@ -117,10 +111,11 @@ def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
     return dataset.rename_columns(renamed) if renamed else dataset
 
 
-def as_images(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
+def as_images(dataset: Dataset, folder: str | Path | None, beside: Path | None) -> Dataset:
+    """The data set with its column `image` decoded on access; names of files begin in `folder`, or else `beside`."""
     feature, kind = dataset.features[IMAGE], dataset.features.arrow_schema.field(IMAGE).type
     if holds_text(dataset, IMAGE):
-        return _from_paths(dataset, folder, beside)
+        return _from_paths(dataset, None if folder is None else Path(folder), beside)
     if folder is not None:
         raise ValueError(
             f"`images={str(folder)!r}` was given, but the data holds its images itself ({feature}), so the folder "
@@ -137,7 +132,7 @@ def as_images(dataset: Dataset, folder: Path | None, beside: str | Path | None) 
     )
 
 
-def _from_paths(dataset: Dataset, folder: Path | None, beside: str | Path | None) -> Dataset:
+def _from_paths(dataset: Dataset, folder: Path | None, beside: Path | None) -> Dataset:
     paths = dataset[IMAGE][:]
     if folder is None:
         start = os.path.abspath(beside or os.curdir)

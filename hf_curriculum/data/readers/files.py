@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from datasets import Dataset, Image
 
@@ -32,13 +32,12 @@ from hf_curriculum.data.readers.tables import (
     table_fields,
 )
 from hf_curriculum.data.readers.url_lists import download_images, is_address
+from hf_curriculum.data.request import UNSPLIT, Request, choose_split, validate_unused
 from hf_curriculum.data.text import ending, open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
-UNSPLIT = "all"
-"""The only key where a source has no splits."""
 SUFFIXES = (".json", ".jsonl", ".csv", ".tsv", ".txt")
 RULES = f"""It recognises:
 - a Dataset or DatasetDict, the name of a data set on the Hub, a folder written by save_to_disk, *.parquet, *.arrow;
@@ -57,43 +56,17 @@ RULES = f"""It recognises:
   or with such folders called train, validation (valid, val, dev) and test."""
 
 
-def read_caption_files(
-    path: Path,
-    *,
-    images: str | Path | Literal[False] | None = None,
-    columns: Columns | None = None,
-    split: str | None = None,
-    restval: str = "train",
-    allow_outside: bool = False,
-    download: bool = False,
-) -> dict[str, Dataset]:
+def read_caption_files(request: Request) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split."""
+    request.validate_options()
     tables: dict[str, tuple[dict[str, list], Path]] = {}
-    for folder_split, file in _caption_files(path).items():
-        if not allow_outside and file != path:
-            validate_inside([str(file)], [path], path)
-        for file_split, table in _parse(file, columns, restval).items():
+    for folder_split, file in _caption_files(request.path).items():
+        if not request.allow_outside and file != request.path:
+            validate_inside([str(file)], [request.path], request.path)
+        for file_split, table in _parse(file, request.columns, request.restval).items():
             tables[folder_split if file_split == UNSPLIT else file_split] = (table, file)
-    chosen = choose_split(tables, split).items()
-    return {name: _build(table, file, images, allow_outside, download) for name, (table, file) in chosen}
-
-
-def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
-    """All splits, or under `UNSPLIT` the one that is named."""
-    if split is None:
-        return splits
-    if split not in splits or list(splits) == [UNSPLIT]:
-        found = "no splits" if list(splits) == [UNSPLIT] else f"the splits {list(splits)}"
-        raise ValueError(
-            f"`split={split!r}` was given, but the source has {found}. Name one of them, or leave `split` out."
-        )
-    return {UNSPLIT: splits[split]}
-
-
-def validate_unused(options: Mapping[str, Any], because: str) -> None:
-    """Raises if there are options, which would have no effect."""
-    if options:
-        raise ValueError(f"{dict(options)} would have no effect: {because}. Leave it out.")
+    chosen = choose_split(tables, request.split)
+    return {name: _with_images(table, file, request) for name, (table, file) in chosen.items()}
 
 
 def _caption_files(path: Path) -> dict[str, Path]:
@@ -167,26 +140,19 @@ def _content(path: Path) -> Any:
         raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
 
 
-def _build(
-    table: dict[str, list],
-    caption_file: Path,
-    images: str | Path | Literal[False] | None,
-    allow_outside: bool,
-    download: bool,
-) -> Dataset:
+def _with_images(table: dict[str, list], caption_file: Path, request: Request) -> Dataset:
     """The data set of a caption file's columns, with the images as paths."""
-    names = table[FILE_NAME]
-    addresses = bool(names) and is_address(names[0]) and images is None
-    if addresses or download:
-        table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}
-        return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, download)
-    folder = find_image_folder(caption_file, names) if images is None else images
-    if folder is None:
-        logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
+    names, folder = table[FILE_NAME], request.images
     table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}  # ours first
+    if request.download or (folder is None and names and is_address(names[0])):
+        return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, request.download)
+    if folder is None:
+        folder = find_image_folder(caption_file, names)
+        if folder is None:
+            logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
     if folder is None or folder is False:
         return Dataset.from_dict(table)
     paths = locate_images(Path(folder), names)
-    if not allow_outside:
+    if not request.allow_outside:
         validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)
     return Dataset.from_dict({IMAGE: paths, **table}).cast_column(IMAGE, Image())

@@ -176,13 +176,14 @@ def _proposals_from(file: Path | None, as_cap2det: bool, options: dict[str, Any]
 
 def _load(source: str, reading: dict[str, Any], columns: Any, num_proc: int | None) -> Dataset | DatasetDict:
     """Images with ids, and captions and objects where there are some."""
-    from hf_curriculum.data.load import SAVED_FILES, load_captioned
+    from hf_curriculum.data.load import load_captioned
     from hf_curriculum.data.readers.outside_files import load_saved
+    from hf_curriculum.data.request import is_saved
     from hf_curriculum.tasks.detection.load import load_objects
 
     path = Path(source)
     alone = {name: value for name, value in {**reading, "column": columns}.items() if value}
-    if path.is_dir() and any((path / name).is_file() for name in SAVED_FILES):
+    if is_saved(path):
         _validate_alone(alone, f"{path} is a saved data set")
         return load_saved(path, allow_outside=reading["allow_outside"])
     if _only_images(path):

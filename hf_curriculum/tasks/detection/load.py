@@ -11,13 +11,12 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
-from hf_curriculum.config import special_file
 from hf_curriculum.data.images import image_size
 from hf_curriculum.data.readers.coco import OBJECTS, Objects, objects_array, read_instances, read_xml
-from hf_curriculum.data.readers.files import choose_split
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import FILE_NAME
+from hf_curriculum.data.request import UNSPLIT, Request, choose_split, one_or_all
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -62,35 +61,38 @@ def load_objects(
         >>> val = load_objects("annotations/instances_val2017.json", images="val2017")  # doctest: +SKIP
         >>> test = load_objects("VOCdevkit/VOC2007", split="test")  # doctest: +SKIP
     """
-    path = Path(source)
-    if not path.exists():
-        raise FileNotFoundError(f"There is no file or folder {path} with objects.")
-    if special_file(path) not in (None, "folder"):
-        raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of objects. Name another.")
-    if path.is_dir():
-        return _load_voc(path, images, split, allow_outside)
-    if split is not None:
-        raise ValueError(f"`split={split!r}` was given, and COCO keeps each split in a file of its own. Leave it out.")
+    request = Request("load_objects", Path(source), images, None, split, allow_outside)
+    if not request.path.exists():
+        raise FileNotFoundError(f"There is no file or folder {request.path} with objects.")
+    return one_or_all(_read_voc(request) if request.path.is_dir() else {UNSPLIT: _read_coco(request)})
+
+
+def _read_coco(request: Request) -> Dataset:
+    """The images of an instances_*.json."""
+    path = request.path
+    if request.split is not None:
+        raise ValueError(
+            f"`split={request.split!r}` was given, and COCO keeps each split in a file of its own. Leave it out."
+        )
     found = [(image, objects) for image, objects in read_instances(path).values() if image]
     names = [image["file_name"] for image, _ in found]
-    folder = find_image_folder(path, names) if images is None else Path(images)
+    folder = find_image_folder(path, names) if request.images is None else Path(request.images)
     if folder is None:
         raise FileNotFoundError(
             f"No images are next to {path}, which lists {len(names):,}. Name their folder: `images=`."
         )
     paths = locate_images(folder, names)
-    rows = [(str(image["id"]), name, objects) for (image, objects), name in zip(found, names, strict=True)]
-    if not allow_outside:
+    if not request.allow_outside:
         validate_inside(paths, [folder], path)
+    rows = [(str(image["id"]), name, objects) for (image, objects), name in zip(found, names, strict=True)]
     kept = _rows(path, rows, paths)
-    sizes = {str(image["id"]): (image.get("width"), image.get("height")) for image, _ in found}
-    _validate_sizes(path, kept, sizes)
+    _validate_sizes(path, kept, {str(image["id"]): (image.get("width"), image.get("height")) for image, _ in found})
     return kept
 
 
-def _load_voc(path: Path, images: str | Path | None, split: str | None, allow_outside: bool) -> Dataset | DatasetDict:
-    """The lists of `ImageSets/Main`."""
-    lists = path / "ImageSets" / "Main"
+def _read_voc(request: Request) -> dict[str, Dataset]:
+    """Split → the images of a list of `ImageSets/Main`."""
+    path, images = request.path, request.images
     missing = [name for name in (*_FOLDERS[images is not None :], "ImageSets/Main") if not (path / name).is_dir()]
     if missing:
         found = sorted(entry.name for entry in path.iterdir())[:10]
@@ -98,28 +100,32 @@ def _load_voc(path: Path, images: str | Path | None, split: str | None, allow_ou
             f"{path} has no {', '.join(missing)}; it holds {found}. A folder of PASCAL VOC has JPEGImages, "
             "Annotations and ImageSets/Main: name VOCdevkit/VOC2007 or its like. COCO's instances are a .json file."
         )
-    files = {file.stem: file for file in sorted(lists.glob("*.txt")) if "_" not in file.stem}
-    if split is None:
-        chosen = {ours: files[theirs] for theirs, ours in _VOC_SPLITS.items() if theirs in files}
-        if not chosen:
-            raise ValueError(
-                f"{lists} has the lists {sorted(files)}, and none of {list(_VOC_SPLITS)}, which become splits: no "
-                "image would be left. Name the list to read: `split=`."
-            )
-    else:
-        theirs = {ours: name for name, ours in _VOC_SPLITS.items()}.get(split, split)
-        chosen = choose_split({split if name == theirs else name: file for name, file in files.items()}, split)
     folder = Path(images) if images is not None else path / _FOLDERS[0]
     splits = {}
-    for name, file in chosen.items():
+    for name, file in _voc_lists(path / "ImageSets" / "Main", request.split).items():
         stems = [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
         paths = [str(folder.absolute() / f"{stem}.jpg") for stem in stems]
         notes = [str(path / _FOLDERS[1] / f"{stem}.xml") for stem in stems]
-        if not allow_outside:
+        if not request.allow_outside:
             validate_inside([*paths, *notes], [path, folder], file)
         rows = [(stem, f"{stem}.jpg", _voc_objects(Path(note))) for stem, note in zip(stems, notes, strict=True)]
         splits[name] = _rows(file, rows, paths)
-    return next(iter(splits.values())) if split is not None else DatasetDict(splits)
+    return splits
+
+
+def _voc_lists(folder: Path, split: str | None) -> dict[str, Path]:
+    """Split → its list of images."""
+    files = {file.stem: file for file in sorted(folder.glob("*.txt")) if "_" not in file.stem}
+    if split is not None:
+        theirs = {ours: name for name, ours in _VOC_SPLITS.items()}.get(split, split)
+        return choose_split({split if name == theirs else name: file for name, file in files.items()}, split)
+    chosen = {ours: files[theirs] for theirs, ours in _VOC_SPLITS.items() if theirs in files}
+    if not chosen:
+        raise ValueError(
+            f"{folder} has the lists {sorted(files)}, and none of {list(_VOC_SPLITS)}, which become splits: no "
+            "image would be left. Name the list to read: `split=`."
+        )
+    return chosen
 
 
 def _voc_objects(file: Path) -> Objects | None:

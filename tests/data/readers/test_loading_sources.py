@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Features, List, Value
+from huggingface_hub.constants import HF_HUB_CACHE
 from PIL import Image
 
 from hf_curriculum import load_captioned
@@ -17,6 +18,7 @@ from hf_curriculum.data import load
 from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.readers import outside_files
 from hf_curriculum.data.readers.columns import _from_paths
+from hf_curriculum.data.request import Request
 
 
 @pytest.fixture(autouse=True)
@@ -329,16 +331,19 @@ class TestSources:
 
 
 def test_where_the_files_of_a_builder_may_be(tmp_path):
-    caches = [Path(datasets.config.HF_DATASETS_CACHE), Path(load.HF_HUB_CACHE)]
+    def roots(source, images, **options):
+        return Request("load_captioned", source, images, options=options).roots
+
+    caches = [Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
     files = {"train": ["a/b*.csv", "c.csv"], "test": "d/e/f.csv"}
-    found = load.source_roots(Path("csv"), "images", {"data_files": files, "data_dir": "g"})
+    found = roots("csv", "images", data_files=files, data_dir="g")
     assert found == [Path("images"), Path("a"), Path("."), Path("d/e"), Path("g"), *caches]
-    assert load.source_roots(Path("csv"), None, {"data_files": "a/x.csv"}) == [Path("a"), *caches]
-    assert load.source_roots(Path("csv"), False, {}) == caches
-    assert load.source_roots(None, "images", {}) == [Path("images")]
+    assert roots("csv", None, data_files="a/x.csv") == [Path("a"), *caches]
+    assert roots("csv", False) == caches
+    assert roots(rows(caption=["a", "b"]), "images") == [Path("images")]
     (tmp_path / "x.csv").touch()
-    assert load.source_roots(tmp_path, "images", {}) == [tmp_path, Path("images")]
-    assert load.source_roots(tmp_path / "x.csv", None, {}) == [tmp_path]
+    assert roots(tmp_path, "images") == [tmp_path, Path("images")]
+    assert roots(tmp_path / "x.csv", None) == [tmp_path]
 
 
 def test_what_is_handed_on_to_each_kind_of_download(tmp_path, monkeypatch):
@@ -346,10 +351,11 @@ def test_what_is_handed_on_to_each_kind_of_download(tmp_path, monkeypatch):
     for name in ("load_img2dataset", "load_redcaps", "load_url_list"):
         record = lambda *args, name=name, **options: given.append((name, args, options)) or rows  # noqa: E731
         monkeypatch.setattr(load, name, record)
-    monkeypatch.setattr(load, "is_img2dataset", lambda path: path.name.startswith("tars"))
-    monkeypatch.setattr(load, "is_redcaps", lambda path: path.name.startswith("red"))
-    monkeypatch.setattr(load, "is_url_list", lambda path: path.name.startswith("list"))
     tars, red, urls, images = (tmp_path / name for name in ("tars", "red.json", "list.tsv", "images"))
+    tars.mkdir()
+    (tars / "0_stats.json").touch()
+    red.write_text('{"annotations": [{"subreddit": 1, "raw_caption": 1, "url": 1}]}')
+    urls.write_text("a\thttp://b/c\n")
     for source, folder in ((tars, None), (red, None), (red, images), (red, tars), (urls, images)):
         load.load_captioned(source, images=folder, num_proc=3, allow_outside=True, check_images=False)
     both = {"num_proc": 3, "allow_outside": True}

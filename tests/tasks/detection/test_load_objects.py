@@ -192,7 +192,7 @@ def test_no_images_beside_and_images_outside(folder, tmp_path):
 
 def test_a_fifo_is_not_waited_for(folder):
     os.mkfifo(folder / "instances.json")
-    with pytest.raises(ValueError, match="is a FIFO, not a file or folder of objects"):
+    with pytest.raises(ValueError, match="is a FIFO, not a file or folder for `load_objects`"):
         load_objects(folder / "instances.json")
 
 

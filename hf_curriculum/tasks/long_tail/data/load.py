@@ -10,14 +10,11 @@ from typing import Any
 from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL, require_columns
-from hf_curriculum.config import kind_of, special_file
-from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.images import MAX_PIXELS
-from hf_curriculum.data.load import is_for_datasets, load_splits, source_roots
 from hf_curriculum.data.readers.columns import as_images, with_ids
-from hf_curriculum.data.readers.files import UNSPLIT, choose_split, validate_unused
 from hf_curriculum.data.readers.folder import locate_images
-from hf_curriculum.data.readers.outside_files import named_files, validate_inside
+from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.data.request import Request, choose_split, is_for_datasets, keep_readable, one_or_all
 from hf_curriculum.tasks.long_tail.data.classes import Classes, encode_labels
 from hf_curriculum.tasks.long_tail.data.sources import class_folders, find_column, is_iwildcam, read_files
 
@@ -87,33 +84,12 @@ def load_labelled(
         >>> wild = load_labelled("iwildcam_v2.0")  # train, val, test, id_val, id_test  # doctest: +SKIP
     """
     _validate_columns(columns)
-    path = Path(source) if isinstance(source, (str, Path)) else None
-    if path is not None and special_file(path) not in (None, "folder"):
-        raise ValueError(f"{path} is a {special_file(path)}, not a file or folder of labelled images. Name another.")
-    if path is None and not isinstance(source, (Dataset, DatasetDict)):
-        raise TypeError(
-            f"`load_labelled` was given {kind_of(source)}, and a Dataset, a DatasetDict, a name or a path is needed. "
-            "A curriculum needs rows by number: load the data without `streaming=True`."
-        )
-    if path is not None and path.exists() and _is_files(path):
-        validate_unused(load_dataset_options, f"{source} is not loaded by `datasets.load_dataset`")
-        splits = _load_files(path, images, columns, classes, split, allow_outside)
-    else:
-        loaded = load_splits(source, None, load_dataset_options, allow_outside=allow_outside)
-        splits = {name: _adopt(part, columns, images, path) for name, part in loaded.items()}
-        splits = choose_split(_as_class_labels(splits, classes, source), split)
-        roots = source_roots(path, images, load_dataset_options)
-        if roots and not allow_outside:
-            for part in splits.values():
-                validate_inside(named_files(part), roots, source)
-        splits = {name: with_ids(part) for name, part in splits.items()}
-    if check_images:
-        checking: dict[str, Any] = {"num_proc": num_proc, "max_pixels": max_pixels}
-        splits |= drop_unreadable_images(splits, log_path=unreadable_log, **checking)
-    else:
-        for part in splits.values():
-            validate_regular_files(part)
-    return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
+    request = Request("load_labelled", source, images, columns, split, allow_outside, load_dataset_options)
+    path = request.path
+    read = _read_files if path is not None and path.exists() and _is_files(path) else _read_with_datasets
+    splits = read(request, classes)
+    splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
+    return one_or_all(splits)
 
 
 def _is_files(path: Path) -> bool:
@@ -121,26 +97,29 @@ def _is_files(path: Path) -> bool:
     return not is_for_datasets(path) or (path.is_dir() and (is_iwildcam(path) or bool(class_folders(path))))
 
 
-def _load_files(
-    path: Path,
-    images: str | Path | None,
-    columns: Mapping[str, str] | None,
-    classes: Classes | None,
-    split: str | None,
-    allow_outside: bool,
-) -> dict[str, Dataset]:
-    """Split -> data set of files, with the images as paths."""
-    found = read_files(path, columns)
-    folder = found.folder if images is None else Path(images)
+def _read_with_datasets(request: Request, classes: Classes | None) -> dict[str, Dataset]:
+    # All splits are loaded: together they have the classes.
+    splits = {name: _adopt(part, request) for name, part in request.load(None).items()}
+    splits = choose_split(_as_class_labels(splits, classes, request.source), request.split)
+    request.validate_named_files(splits)
+    return {name: with_ids(part) for name, part in splits.items()}
+
+
+def _read_files(request: Request, classes: Classes | None) -> dict[str, Dataset]:
+    """Split → data set of files, with the images as paths."""
+    request.validate_options()
+    path = request.path
+    found = read_files(path, request.columns)
+    folder = found.folder if request.images is None else Path(request.images)
     labels, feature = encode_labels(
         {name: table[LABEL] for name, table in found.splits.items()}, classes, found.names, path
     )
     tables = {name: {**table, LABEL: labels[name]} for name, table in found.splits.items()}
     splits = {}
-    for name, table in choose_split(tables, split).items():
+    for name, table in choose_split(tables, request.split).items():
         files = [str(file) for file in table["file_name"]]
         paths = locate_images(folder, files)
-        if not allow_outside:
+        if not request.allow_outside:
             validate_inside(paths, [path if path.is_dir() else path.parent, folder], path)
         own = {key: values for key, values in table.items() if key not in ("file_name", IMAGE, IMAGE_ID)}
         rows = Dataset.from_dict({IMAGE: paths, **own, IMAGE_ID: table.get(IMAGE_ID, files)})
@@ -158,10 +137,9 @@ def _validate_columns(columns: Mapping[str, str] | None) -> None:
         )
 
 
-def _adopt(
-    dataset: Dataset, columns: Mapping[str, str] | None, images: str | Path | None, path: Path | None
-) -> Dataset:
+def _adopt(dataset: Dataset, request: Request) -> Dataset:
     """A data set with its columns under our names; it may still lack `image_id`."""
+    columns = request.columns
     dataset = dataset.with_format(None)
     theirs = {name: find_column(dataset.column_names, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
     wanted = [theirs[name] or (columns or {}).get(name, name) for name in (IMAGE, LABEL)]
@@ -181,8 +159,8 @@ def _adopt(
     for name, ours in renamed.items():
         logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", name, ours, ours)
     dataset = dataset.rename_columns(renamed) if renamed else dataset
-    beside = None if path is None or not path.exists() else (path.parent if path.is_file() else path)
-    return as_images(dataset, None if images is None else Path(images), beside)
+    beside = request.roots[0] if request.path is not None and request.path.exists() else None
+    return as_images(dataset, request.images, beside)
 
 
 def _as_class_labels(splits: Mapping[str, Dataset], classes: Classes | None, source: object) -> dict[str, Dataset]:

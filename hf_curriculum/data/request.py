@@ -1,0 +1,162 @@
+"""What the loaders of captioned, labelled and annotated images share: their arguments, data of `datasets`, the end."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import datasets
+from datasets import Dataset, DatasetDict
+from huggingface_hub.constants import HF_HUB_CACHE
+
+from hf_curriculum.columns import IMAGE
+from hf_curriculum.config import kind_of, special_file
+from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
+from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
+from hf_curriculum.data.readers.outside_files import named_files, validate_folder, validate_inside
+
+UNSPLIT = "all"
+"""The only key where a source has no splits."""
+ARROW_SUFFIXES = (".parquet", ".arrow")
+SAVED_FILES = ("state.json", "dataset_dict.json")
+"""Files of a folder that `save_to_disk` wrote."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A source of images, and how a `loader` is to read it: `load_captioned` describes the arguments."""
+
+    loader: str
+    source: Any
+    images: str | Path | Literal[False] | None = None
+    columns: Mapping[str, Any] | None = None
+    split: str | None = None
+    allow_outside: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of `datasets.load_dataset`."""
+    num_proc: int | None = None
+    restval: str = "train"
+    download: bool = False
+
+    def __post_init__(self) -> None:
+        path = self.path
+        if path is None and not isinstance(self.source, (Dataset, DatasetDict)):
+            raise TypeError(
+                f"`{self.loader}` was given {kind_of(self.source)}, and a Dataset, a DatasetDict, a name or a path is "
+                "needed. A curriculum needs rows by number: load the data without `streaming=True`."
+            )
+        kind = None if path is None else special_file(path)
+        if kind not in (None, "folder"):
+            raise ValueError(f"{path} is a {kind}, not a file or folder for `{self.loader}`. Name another.")
+
+    @property
+    def path(self) -> Path | None:
+        """The source as a path; a name on the Hub is one that does not exist."""
+        return Path(self.source) if isinstance(self.source, (str, Path)) else None
+
+    @property
+    def roots(self) -> list[Path]:
+        """The folders that images may be in: the source's own first, and that of the images; none for a `Dataset`."""
+        path, options = self.path, self.options
+        given = [Path(self.images)] if self.images else []
+        if path is None:
+            return given
+        if path.exists():
+            return [path.parent if path.is_file() else path, *given]
+        files = options.get("data_files") or []
+        groups = list(files.values()) if isinstance(files, Mapping) else [files]
+        named = [name for group in groups for name in ([group] if isinstance(group, (str, Path)) else group)]
+        given += [Path(os.path.dirname(str(name).partition("*")[0]) or os.curdir) for name in named]
+        given += [Path(options["data_dir"])] if options.get("data_dir") else []
+        return [*given, Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
+
+    def validate_options(self) -> None:
+        """Raises if there are options of `load_dataset`, which does not load this source."""
+        validate_unused(self.options, f"{self.source} is not loaded by `datasets.load_dataset`")
+
+    def validate_named_files(self, splits: Mapping[str, Dataset], *further: Path) -> None:
+        """Raises if rows name files outside of the source's folders and of further ones."""
+        roots = self.roots
+        if roots and not self.allow_outside:
+            for part in splits.values():
+                validate_inside(named_files(part), [*roots, *further], self.source)
+
+    def load(self, split: str | None) -> dict[str, Dataset]:
+        """Split → data set, of a source that `datasets` reads; rows may still name files outside."""
+        source, path, options = self.source, self.path, self.options
+        if path is None:
+            validate_unused(options, "the data set is loaded already")
+            return choose_split(_by_split(source), split)
+        if path.is_dir() and not self.allow_outside:
+            validate_folder(path)
+        if is_saved(path):
+            validate_unused(options, f"{path} was written by save_to_disk")
+            return choose_split(_by_split(datasets.load_from_disk(str(path))), split)
+        if path.is_file():
+            builder = path.suffix.removeprefix(".")
+            return {UNSPLIT: datasets.load_dataset(builder, data_files=str(path), split=split or "train", **options)}
+        if not path.exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
+            raise FileNotFoundError(f"There is no file or folder {source}, nor is it a name of a data set on the Hub.")
+        try:
+            return _by_split(datasets.load_dataset(str(source), split=split, **options))
+        except OSError as error:
+            if path.exists():
+                raise
+            raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
+
+
+def _by_split(loaded: Dataset | DatasetDict) -> dict[str, Dataset]:
+    return {UNSPLIT: loaded} if isinstance(loaded, Dataset) else dict(loaded)
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a folder was written by `save_to_disk`."""
+    return any((path / name).is_file() for name in SAVED_FILES)
+
+
+def is_for_datasets(path: Path) -> bool:
+    """Whether the path is read by `datasets` itself."""
+    if path.is_file():
+        return path.suffix in ARROW_SUFFIXES
+    if is_saved(path):
+        return True
+    if find_caption_file(path) is not None or find_split_folders(path):  # before the walk, which images make long
+        return False
+    return any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))
+
+
+def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
+    """All splits, or under `UNSPLIT` the one that is named."""
+    if split is None:
+        return splits
+    if split not in splits or list(splits) == [UNSPLIT]:
+        found = "no splits" if list(splits) == [UNSPLIT] else f"the splits {list(splits)}"
+        raise ValueError(
+            f"`split={split!r}` was given, but the source has {found}. Name one of them, or leave `split` out."
+        )
+    return {UNSPLIT: splits[split]}
+
+
+def validate_unused(options: Mapping[str, Any], because: str) -> None:
+    """Raises if there are options, which would have no effect."""
+    if options:
+        raise ValueError(f"{dict(options)} would have no effect: {because}. Leave it out.")
+
+
+def keep_readable(splits: dict[str, Dataset], decode: bool, **options: Any) -> dict[str, Dataset]:
+    """The splits without unreadable images; where these are not decoded, no image may be a FIFO or a device."""
+    with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
+    if decode:
+        return splits | drop_unreadable_images(with_images, **options)
+    for part in with_images.values():
+        validate_regular_files(part)
+    return splits
+
+
+def one_or_all(splits: dict[str, Dataset]) -> Dataset | DatasetDict:
+    """The data set of a source without splits, or of the split that was named; else all splits."""
+    return splits[UNSPLIT] if list(splits) == [UNSPLIT] else DatasetDict(splits)
