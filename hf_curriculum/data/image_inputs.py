@@ -296,7 +296,7 @@ class RegionInputs(ImageInputs):
         from hf_curriculum.data.regions.processor import RegionProcessor
 
         if isinstance(image_processor, RegionProcessor):
-            _check_detector(store, image_processor)
+            _validate_detector(store, image_processor)
             options = {name: getattr(image_processor, name) for name in _KEPT} | options
         return cls(store, **options)
 
@@ -354,7 +354,7 @@ class RegionInputs(ImageInputs):
         else:
             regions = _stored(self.store, image_id)
             features = self._features_of(regions)
-        self._check(features, image_id)
+        self._validate_features(features, image_id)
         return arrange_regions(regions, features, **self.options)
 
     def batch(self, examples: Iterable[Mapping[str, Any]], first_row: int | None = None) -> dict[str, torch.Tensor]:
@@ -365,7 +365,7 @@ class RegionInputs(ImageInputs):
         features, mask = _stored(self.store, ids, "read_batch")
         if not (mask.any(1).all() and _all_finite(features)):
             for image_id, part, own in zip(ids, features, mask, strict=True):
-                self._check(part[own != 0], image_id)
+                self._validate_features(part[own != 0], image_id)
         if self.options["normalise"]:
             features = torch.nn.functional.normalize(features, dim=2)
         return {"region_features": features, "region_mask": mask}
@@ -386,7 +386,7 @@ class RegionInputs(ImageInputs):
             )
         return torch.from_numpy(np.array([] if regions.features is None else regions.features, dtype=np.float32))
 
-    def _check(self, features: torch.Tensor, image_id: Any) -> None:
+    def _validate_features(self, features: torch.Tensor, image_id: Any) -> None:
         """Raises where a model would see nothing of an image, or numbers that are none."""
         where = f"of the image {image_id!r} in {_name(self.store)}"
         if not len(features):
@@ -407,7 +407,7 @@ _BLANK = Regions("", boxes=np.zeros((1, 4), np.float32), normalised=True)
 """Stands for what is not looked at."""
 
 
-def _check_detector(store: Mapping[str, Regions], processor: Any) -> None:
+def _validate_detector(store: Mapping[str, Regions], processor: Any) -> None:
     """Raises where a store's features are known to be others than a model was trained on; warns if it is not known."""
     if not isinstance(store, RegionStore):
         return

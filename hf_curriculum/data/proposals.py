@@ -65,7 +65,7 @@ class SelectiveSearch:
         max_aspect: float | None = None,
         seed: int = 0,
     ) -> None:
-        check_search(mode, max_proposals, min_size, max_side, max_aspect)
+        validate_search(mode, max_proposals, min_size, max_side, max_aspect)
         self.mode: Literal["fast", "quality"] = mode
         self.max_proposals = max_proposals
         self.min_size = min_size
@@ -123,7 +123,7 @@ class StoredProposals:
         min_size: int = 0,
         seed: int = 0,
     ) -> None:
-        check_search("fast", max_proposals, min_size, None, None)
+        validate_search("fast", max_proposals, min_size, None, None)
         self.source: RegionSource = open_regions(source) if isinstance(source, (str, Path)) else source
         self.max_proposals = max_proposals
         self.min_size = min_size
@@ -237,7 +237,7 @@ def proposal_recall(
     return covered / total if total else float("nan"), total
 
 
-def check_search(
+def validate_search(
     mode: str, max_proposals: int | None, min_size: int, max_side: int | None, max_aspect: float | None
 ) -> None:
     """Raises a `ValueError` for an option out of range."""
@@ -257,7 +257,7 @@ def short_sides(boxes: np.ndarray) -> np.ndarray:
     return np.min(boxes[:, 2:] - boxes[:, :2], axis=1)
 
 
-def require_opencv() -> Any:
+def import_opencv() -> Any:
     """OpenCV with its contributed modules, on one thread; or an `ImportError` that says how to install it."""
     remedy = (
         "Run `pip install 'hf-curriculum[detection]'`; another OpenCV wheel (opencv-python, opencv-python-headless) "
@@ -297,7 +297,7 @@ def selective_search(
     max_aspect: float | None = None,
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """Proposals by OpenCV on BGR channels: sorted boxes, float32 (boxes, 4), and the size."""
-    cv2 = require_opencv()
+    cv2 = import_opencv()
     size = searched_size(image.size, max_side, max_aspect)
     if size != image.size:
         image = image.resize(size, Image.Resampling.BILINEAR)

@@ -47,7 +47,7 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
 
     Example:
         >>> text = load_text("train_50M")                           # doctest: +SKIP
-        >>> check_word_limit({"text": text})                        # doctest: +SKIP
+        >>> validate_word_limit({"text": text})                        # doctest: +SKIP
         {'text': 49123456}
     """
     splits = find_text_files(Path(source))

@@ -154,7 +154,7 @@ def count_words(dataset: Dataset, column: str = CAPTION) -> int:
     return total
 
 
-def check_word_limit(
+def validate_word_limit(
     parts: Mapping[str, Dataset],
     limit: int | None = WORD_LIMIT,
     *,
@@ -178,7 +178,7 @@ def check_word_limit(
     Source: the BabyLM challenge 2024, multimodal track: 100M words, half of them text, half captions.
 
     Example:
-        >>> check_word_limit({"captions": Dataset.from_dict({"caption": ["a dog"]})})
+        >>> validate_word_limit({"captions": Dataset.from_dict({"caption": ["a dog"]})})
         {'captions': 2}
     """
     if beyond not in ("warn", "error"):

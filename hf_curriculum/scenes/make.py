@@ -117,7 +117,7 @@ def make_scenes(
         'two moons'
     """
     shares = {"train": 1 - validation - test, "validation": validation, "test": test}
-    _check(num_examples, seed, image_size, captions_per_image, mismatched, max_objects, shares)
+    _validate_arguments(num_examples, seed, image_size, captions_per_image, mismatched, max_objects, shares)
     num_images = -(-num_examples // captions_per_image)
     members = _split_images(num_images, shares)
     for name, images in members.items():
@@ -144,7 +144,7 @@ def make_scenes(
     return DatasetDict(splits)
 
 
-def _check(
+def _validate_arguments(
     num_examples: int,
     seed: int,
     image_size: int,

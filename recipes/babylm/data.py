@@ -30,7 +30,7 @@ from hf_curriculum import (
 from hf_curriculum.config import digest
 from hf_curriculum.data.captions import drop_empty_captions
 from hf_curriculum.data.text import Texts, load_text
-from hf_curriculum.data.text_blocks import check_word_limit
+from hf_curriculum.data.text_blocks import validate_word_limit
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.scenes.captions import write_scene_text
 
@@ -96,7 +96,7 @@ def _prepare(given: str, seed: int, folder: Path) -> Prepared:
         score = NounCount(tagger, tags=tags, max_words=data_args.noun_words)
         data["train"] = add_scores(data["train"], score, per_image="max")
     parts = {"captions": data["train"], **({"text": text["train"]} if text else {})}
-    words = check_word_limit(parts, data_args.word_limit, beyond=data_args.beyond_limit)
+    words = validate_word_limit(parts, data_args.word_limit, beyond=data_args.beyond_limit)
     tokenizer = train_wordpiece(allowed, data_args.vocab_size, max_length=1024)
     images = {key: value for key in ("mean", "std") if (value := getattr(data_args, f"image_{key}")) is not None}
     return Prepared(data, text, tokenizer, make_image_processor(data_args.image_size, **images), words, tagger)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_curriculum.data.text import load_text
-from hf_curriculum.data.text_blocks import WORD_LIMIT, check_word_limit, count_words
+from hf_curriculum.data.text_blocks import WORD_LIMIT, count_words, validate_word_limit
 
 
 @given(st.lists(st.one_of(st.none(), st.text(alphabet="ab \t\n\u00a0\u3000é.'"))))
@@ -41,26 +41,26 @@ class TestLimit:
 
     def test_within(self, caplog):
         with caplog.at_level(logging.INFO):
-            assert check_word_limit(self.parts) == {"captions": 5, "text": 2}
+            assert validate_word_limit(self.parts) == {"captions": 5, "text": 2}
         assert "captions: 5 of 50,000,000 words" in caplog.text
         assert "text: 2 of 50,000,000 words" in caplog.text
         assert not [record for record in caplog.records if record.levelno > logging.INFO]
         assert WORD_LIMIT == 50_000_000
 
     def test_exactly_the_limit_is_allowed(self, caplog):
-        check_word_limit(self.parts, 5, beyond="error")
+        validate_word_limit(self.parts, 5, beyond="error")
         assert "too many" not in caplog.text
 
     def test_beyond(self, caplog):
-        assert check_word_limit(self.parts, 4) == {"captions": 5, "text": 2}
+        assert validate_word_limit(self.parts, 4) == {"captions": 5, "text": 2}
         assert "captions: 5 of 4 words, 1 too many" in caplog.text
         assert caplog.records[-1].levelno == logging.WARNING
         with pytest.raises(ValueError, match="captions: 5 of 3 words, 2 too many"):
-            check_word_limit(self.parts, 3, beyond="error")
+            validate_word_limit(self.parts, 3, beyond="error")
 
     def test_no_limit_and_no_such_choice(self, caplog):
         with caplog.at_level(logging.INFO):
-            check_word_limit(self.parts, None)
+            validate_word_limit(self.parts, None)
         assert "captions: 5 words" in caplog.text
         with pytest.raises(ValueError, match="`beyond='stop'` was given"):
-            check_word_limit(self.parts, beyond="stop")
+            validate_word_limit(self.parts, beyond="stop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import zipfile
 import zlib
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special, stamp_of
+from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of, validate_regular
 
 Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
@@ -67,13 +68,39 @@ class BoxArrays(RegionSource):
             row = int(np.flatnonzero((last < first).any(axis=1))[0])
             raise ValueError(
                 f"Box {row} of image {image_id!r} in {self.path}, {values[row].tolist()}, ends before it begins, so "
-                "it "
-                f'is not {self.order!r}. Pass another `order`; left, top, width, height is "xywh".'
+                f'it is not {self.order!r}. Pass another `order`; left, top, width, height is "xywh".'
             )
         return np.concatenate([first, last], axis=1)
 
 
-class ProposalFolder(BoxArrays):
+class FilePerImage(BoxArrays):
+    """A folder with a file per image, in subfolders or not; ids are names of files, and numbers that they end in."""
+
+    suffixes: tuple[str, ...] = ()
+    """Ends of files; those of a folder have the same."""
+
+    def _kind(self) -> str:
+        """The end of the folder's files."""
+        kinds = {file.suffix for file in Path(self.path).rglob("*") if file.suffix in self.suffixes}
+        if len(kinds) != 1:
+            first, second = self.suffixes
+            found = f"both {first} and {second}" if kinds else f"neither {first} nor {second}"
+            raise ValueError(
+                f"The folder {self.path!r} has {found} files. One file per image is needed, all of one kind."
+            )
+        return kinds.pop()
+
+    def _find(self) -> dict[str, str]:
+        return by_name(sorted(str(file) for file in Path(self.path).rglob("*") if file.suffix in self.suffixes))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
+
+    def __len__(self) -> int:
+        return len(set(self._places.values()))
+
+
+class ProposalFolder(FilePerImage):
     """A folder with a .npy or .mat file per image, in subfolders or not: image id -> `Regions`.
 
     The id is the file's name without its end. Where that name ends in a number, the number itself is an id too:
@@ -88,6 +115,8 @@ class ProposalFolder(BoxArrays):
     Objectness `scores` of a .mat file become the `confidence` of its regions.
     """
 
+    suffixes = (".npy", ".mat")
+
     def __init__(
         self,
         path: str | Path,
@@ -95,32 +124,13 @@ class ProposalFolder(BoxArrays):
         normalised: bool | None = None,
         one_based: bool | None = None,
     ) -> None:
-        kinds = {file.suffix for file in Path(path).rglob("*") if file.suffix in (".npy", ".mat")}
-        if len(kinds) > 1 or (not kinds and Path(path).is_dir()):
-            raise ValueError(
-                f"The folder {str(path)!r} has {'both .npy and .mat' if kinds else 'neither .npy nor .mat'} files. "
-                "One file per image is needed, all of one kind."
-            )
-        matlab = kinds == {".mat"}
-        super().__init__(
-            path,
-            order,
-            not matlab if normalised is None else normalised,
-            matlab if one_based is None else one_based,
-        )
-
-    def _find(self) -> dict[str, str]:
-        files = sorted(str(file) for file in Path(self.path).rglob("*") if file.suffix in (".npy", ".mat"))
-        return by_name(files)
-
-    def __iter__(self) -> Any:
-        return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
-
-    def __len__(self) -> int:
-        return len(set(self._places.values()))
+        super().__init__(path, order, normalised=False, one_based=False)
+        matlab = self._kind() == ".mat"
+        self.normalised = not matlab if normalised is None else normalised
+        self.one_based = matlab if one_based is None else one_based
 
     def _read(self, image_id: str, where: str) -> Regions:
-        refuse_special(where)
+        validate_regular(where)
         scores = None
         if where.endswith(".npy"):
             boxes = load_array(where)
@@ -190,7 +200,7 @@ def _validate_size(what: str, size: int) -> None:
 
 def load_array(path: str) -> np.ndarray:
     """The array of a .npy file, read-only and mapped; pickled objects are refused."""
-    refuse_special(path)
+    validate_regular(path)
     try:
         with reading(path):
             return np.load(path, mmap_mode="r")
@@ -273,7 +283,7 @@ class RegionArchive(BoxArrays):
                 self._file = _cells(self.path)
             else:
                 with reading(self.path):
-                    self._file = require_h5py(self.path).File(self.path, "r")
+                    self._file = _import("h5py", "h5py", self.path).File(self.path, "r")
         return self._file
 
     def _entries(self) -> list[str]:
@@ -281,7 +291,7 @@ class RegionArchive(BoxArrays):
         content = self._content()
         if self.kind not in (".h5", ".hdf5"):
             return list(content)
-        h5py, names, links = require_h5py(self.path), [], []
+        h5py, names, links = _import("h5py", "h5py", self.path), [], []
         with reading(self.path):
             content.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
             content.visititems_links(
@@ -349,15 +359,14 @@ def _cells(path: str) -> dict[str, np.ndarray]:
     return dict(zip(map(str, content["images"]), content["boxes"], strict=True))
 
 
-def require_h5py(path: str) -> Any:
-    """The module h5py."""
+def _import(module: str, package: str, path: str) -> Any:
+    """A module that only some files need."""
     try:
-        import h5py
+        return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"Reading {path} needs h5py, which is not installed. Run `pip install 'hf-curriculum[detection]'`."
+            f"Reading {path} needs {package}, which is not installed. Run `pip install 'hf-curriculum[detection]'`."
         ) from error
-    return h5py
 
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -378,16 +387,10 @@ def read_matlab(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_version_5(path: str, names: Sequence[str]) -> dict[str, Any]:
+    scipy_io = _import("scipy.io", "SciPy", path)
     try:
-        from scipy.io import loadmat
-        from scipy.io.matlab import MatReadError
-    except ImportError as error:
-        raise ImportError(
-            f"Reading {path} needs SciPy, which is not installed. Run `pip install 'hf-curriculum[detection]'`."
-        ) from error
-    try:
-        content = loadmat(path, variable_names=list(names))
-    except (MatReadError, ValueError, TypeError, OSError) as error:
+        content = scipy_io.loadmat(path, variable_names=list(names))
+    except (scipy_io.matlab.MatReadError, ValueError, TypeError, OSError) as error:
         raise ValueError(f"{path} is no MATLAB file, or a truncated one ({error}).") from error
     return {name: _from_cells(content[name]) for name in names if name in content}
 
@@ -399,7 +402,7 @@ def _from_cells(value: np.ndarray) -> Any:
 
 
 def _read_hdf5(path: str, names: Sequence[str]) -> dict[str, Any]:
-    h5py = require_h5py(path)
+    h5py = _import("h5py", "h5py", path)
 
     def value(item: Any) -> Any:
         _validate_inside_file(item, item.name, path)
@@ -429,7 +432,7 @@ NAMES = {
 """Names of arrays in an .npz: `feat` and `z` are the reference repositories', `x` bottom-up-attention.pytorch's."""
 
 
-class FeatureFolder(BoxArrays):
+class FeatureFolder(FilePerImage):
     """A folder with the features of each image's regions in a file of its own: image id -> `Regions`.
 
     As the reference repositories have them: `cocobu_att/ID.npz` with the array `feat` (or `z`), or `ID.npy`. Boxes are
@@ -445,6 +448,8 @@ class FeatureFolder(BoxArrays):
     Shapes: features float32 (regions, dims).
     """
 
+    suffixes = (".npz", ".npy")
+
     def __init__(
         self,
         path: str | Path,
@@ -454,13 +459,7 @@ class FeatureFolder(BoxArrays):
         one_based: bool = False,
     ) -> None:
         super().__init__(path, order, normalised, one_based)
-        kinds = sorted({file.suffix for file in Path(path).rglob("*") if file.suffix in (".npz", ".npy")})
-        if len(kinds) != 1:
-            raise ValueError(
-                f"The folder {str(path)!r} has {'both .npz and .npy' if kinds else 'neither .npz nor .npy'} files. "
-                "One file per image is needed, all of one kind."
-            )
-        self.kind: str = kinds[0]
+        self.kind: str = self._kind()
         beside = Path(path).with_name(Path(path).name.removesuffix("_att") + "_box")
         if boxes is None and Path(path).name.endswith("_att") and beside.is_dir():
             boxes = beside
@@ -472,15 +471,6 @@ class FeatureFolder(BoxArrays):
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), "boxes": None if self.boxes is None else Path(self.boxes).name}
-
-    def _find(self) -> dict[str, str]:
-        return by_name(sorted(str(file) for file in Path(self.path).rglob(f"*{self.kind}")))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
-
-    def __len__(self) -> int:
-        return len(set(self._places.values()))
 
     def _read(self, image_id: str, where: str) -> Regions:
         parts = _read_arrays(where)
@@ -521,7 +511,7 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz by our names, or that of an .npy, called `features`."""
     if path.endswith(".npy"):
         return {"features": load_array(path)}
-    refuse_special(path)
+    validate_regular(path)
     with reading(path), open_npz(path) as content:
         names = {ours: next((name for name in theirs if name in content), None) for ours, theirs in NAMES.items()}
         if names["features"] is None and len(content.files) == 1 and names["boxes"] is None:

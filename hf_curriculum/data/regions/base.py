@@ -103,7 +103,7 @@ class Regions:
         return np.float32([width, height, width, height])
 
 
-def refuse_special(path: str | Path) -> None:
+def validate_regular(path: str | Path) -> None:
     """Raises a `ValueError` for a FIFO, socket or device, which would be waited for."""
     kind = special_file(path)
     if kind not in (None, "folder"):
@@ -155,7 +155,7 @@ class RegionSource(Mapping[str, Regions]):
                 f"There are no regions at {self.path!r}: no such file or folder. Give the path of a file that "
                 "`open_regions` knows."
             )
-        refuse_special(path)
+        validate_regular(path)
         self.stamp: tuple[int, str] = stamp_of(path)  # a file that changed is another cache key
 
     def _find(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.arrays import FeatureFolder, ProposalFolder, RegionArchive, load_array, pickled
-from hf_curriculum.data.regions.base import RegionSource, refuse_special
+from hf_curriculum.data.regions.base import RegionSource, validate_regular
 from hf_curriculum.data.regions.store import FACTS, RegionStore
 from hf_curriculum.data.regions.tables import OscarFolder, RegionTable, SceneGraphTable
 
@@ -56,7 +56,7 @@ def open_regions(path: str | Path, *, allow_outside: bool = False, **options: An
     path = Path(path)
     if not path.exists():
         RegionSource(path)  # says what is missing
-    refuse_special(path)
+    validate_regular(path)
     if path.suffix.lower() in PICKLES:
         raise ValueError(pickled(path))
     if path.is_dir():

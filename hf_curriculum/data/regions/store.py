@@ -15,7 +15,7 @@ import torch
 
 from hf_curriculum.config import digest, read_array, read_json, reading
 from hf_curriculum.data.readers.outside_files import validate_folder
-from hf_curriculum.data.regions.base import Regions, RegionSource, refuse_special
+from hf_curriculum.data.regions.base import Regions, RegionSource, validate_regular
 
 FORMAT = 1
 FACTS = "region_store.json"
@@ -351,7 +351,7 @@ def fingerprint_of(made_by: Any, content: str, moments: bytes) -> str:
 def _loaded(folder: Path, name: str, shape: Sequence[int], **options: Any) -> np.ndarray:
     """An array of a store, its shape checked."""
     file = folder / f"{name}.npy"
-    refuse_special(file)
+    validate_regular(file)
     array = read_array(file, "Copy or write the store again.", **options)
     if list(array.shape) != list(shape):
         raise ValueError(

@@ -293,15 +293,20 @@ class RegionTable(LineTable):
         return Regions(image_id, width=width, height=height, normalised=inside is not None, **arrays)
 
 
-def _parse_json(path: str, image_id: str, line: str) -> Any:
+def _parse_json(path: str, image_id: str, line: str, needs: tuple[str, ...] = (), kind: str = "") -> Any:
+    """The JSON of a line, an object with the fields that a file of a `kind` needs."""
     text = line.partition("\t")[2]
     try:
-        return parse_json(text)
+        content = parse_json(text)
     except ValueError as error:
         raise ValueError(
             f"The line of image {image_id!r} in {path} is not JSON ({error}). The line is truncated, or the file has "
             "another layout."
         ) from error
+    if needs and not (isinstance(content, dict) and content.keys() >= set(needs)):
+        named = " and ".join(f"`{name}`" for name in needs)
+        raise ValueError(f"The line of image {image_id!r} in {path} has no {named}: {str(content)[:60]!r}. {kind}")
+    return content
 
 
 def _labelled(objects: list[dict[str, Any]], what: str) -> dict[str, Any]:
@@ -372,12 +377,8 @@ class SceneGraphTable(LineTable):
         return known if sizes is None else {**known, "sizes": Path(sizes).name}
 
     def _parse(self, image_id: str, line: str) -> Regions:
-        content = _parse_json(self.path, image_id, line)
-        if not isinstance(content, dict) or "objects" not in content:
-            raise ValueError(
-                f"The line of image {image_id!r} in {self.path} has no `objects`: {str(content)[:60]!r}. It is no "
-                "prediction of scene_graph_benchmark."
-            )
+        kind = "It is no prediction of scene_graph_benchmark."
+        content = _parse_json(self.path, image_id, line, ("objects",), kind)
         objects, features = content["objects"], None
         labelled = _labelled(objects, f"`objects` of image {image_id!r} in {self.path}")
         if objects and all("feature" in item for item in objects):
@@ -412,12 +413,8 @@ class OscarFolder(LineTable):
         return {**super().arguments(), "labels": None if self.labels is None else Path(self.labels).name}
 
     def _parse(self, image_id: str, line: str) -> Regions:
-        content = _parse_json(self.path, image_id, line)
-        if not isinstance(content, dict) or not {"num_boxes", "features"} <= set(content):
-            raise ValueError(
-                f"The line of image {image_id!r} in {self.path} has no `num_boxes` and `features`: "
-                f"{str(content)[:60]!r}. These are not Oscar's features for captioning."
-            )
+        kind = "These are not Oscar's features for captioning."
+        content = _parse_json(self.path, image_id, line, ("num_boxes", "features"), kind)
         at = f"of image {image_id!r} in {self.path}"
         count = _number(content["num_boxes"], int, 0, f"`num_boxes` {at}")
         features = decode_floats(content["features"], count, what=f"`features` {at}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.data.images import image_size
-from hf_curriculum.data.proposals import check_search, selective_search, short_sides
+from hf_curriculum.data.proposals import selective_search, short_sides, validate_search
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.scorers.base import Scorer
@@ -89,7 +89,7 @@ class RegionProposals(Scorer):
         area_name: str = "region_area",
         easy: Literal["low", "high"] = "high",
     ) -> None:
-        check_search(mode, max_proposals, min_size, max_side, max_aspect)
+        validate_search(mode, max_proposals, min_size, max_side, max_aspect)
         if boxes is not None and source is not None:
             raise ValueError(f"Of `boxes={boxes!r}` and `source={str(source)!r}`, proposals come from one of them.")
         self.mode = mode

@@ -16,7 +16,7 @@ from datasets import Dataset, DatasetDict, Image, List, Value
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of, write_atomically
 from hf_curriculum.data.images import UnreadableImageError, image_size
-from hf_curriculum.data.proposals import SelectiveSearch, StoredProposals, require_opencv
+from hf_curriculum.data.proposals import SelectiveSearch, StoredProposals, import_opencv
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, read_column
 from hf_curriculum.scoring.per_image import ImageColumns, add_per_image
@@ -127,7 +127,7 @@ class _Searched(ImageColumns):
 
     def __init__(self, source: Any, column: str) -> None:
         if isinstance(source, SelectiveSearch):
-            require_opencv()
+            import_opencv()
         self.source, self.column = source, column
         self.features = {PROPOSALS: _BOXES}
 

@@ -22,13 +22,13 @@ from hf_curriculum import RegionProposals, add_scores, make_scenes
 from hf_curriculum.data.proposals import (
     SelectiveSearch,
     StoredProposals,
-    check_search,
     chosen_boxes,
     fitted_boxes,
+    import_opencv,
     proposal_recall,
-    require_opencv,
     searched_size,
     short_sides,
+    validate_search,
 )
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.open import open_regions
@@ -442,9 +442,9 @@ def test_boxes_that_a_file_may_lose(tmp_path):
 )
 def test_the_least_of_each_option(option, least):
     fine = {"mode": "fast", "max_proposals": None, "min_size": 0, "max_side": None, "max_aspect": None}
-    check_search(**fine | {option: least})
+    validate_search(**fine | {option: least})
     with pytest.raises(ValueError, match=f"`{option}` is {least - 0.5}. It is at least {least}"):
-        check_search(**fine | {option: least - 0.5})
+        validate_search(**fine | {option: least - 0.5})
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ def test_sizes_that_are_searched(given, side, aspect, expected):
 
 def test_one_thread_of_opencv_for_each_process():
     cv2.setNumThreads(3)
-    require_opencv()
+    import_opencv()
     assert cv2.getNumThreads() == 1
 
 
