@@ -19,6 +19,7 @@ in `babylm_git.py`.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from babylm.evaluation import card_facts, evaluate_captions, run_facts
 from babylm.models import model_config, stored_features, vision_weights
 from babylm.report import write_results
 from babylm.text import text_rows, train_on_text
-from common.runs import publish
+from common.runs import publish, run_study
 from transformers import GitProcessor, set_seed
 
 from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
@@ -48,7 +49,7 @@ from hf_curriculum.models.flamingo.build import (
     paper_flamingo_config,
     small_flamingo_config,
 )
-from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.studies.recipe import RunLines, resume_point, run_command
 from hf_curriculum.training.joint_text import JointTextTrainer
 
 PARSER = recipe_parser("babylm_flamingo", __doc__)
@@ -125,19 +126,12 @@ def run(
     outcome = {"system": "Flamingo", "parameters": parameters, "words": prepared.words}
     outcome |= run_facts(trainer, data_args, args, text)
     outcome |= evaluate_captions(trainer, prepared, args)
-    pushed = publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
-    return {**outcome, "pushed": pushed} if pushed else outcome
+    return outcome | publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
 
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    options = PARSER.parse()
-    folder = output_folder(PARSER, options)
-    study, controls = PARSER.study(run, options, folder, data=read_data)
-    read_before(study)
-    study.run()
-    write_results("Flamingo", study, controls)
-    finish(study)
+    run_study(PARSER, run, read_data, partial(write_results, "Flamingo"), check=read_before, folder=output_folder)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ Finished runs of the same settings and seed are read back; one that was killed r
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,13 @@ from babylm.evaluation import card_facts, evaluate_captions, run_facts
 from babylm.models import model_config, vision_weights
 from babylm.report import write_results
 from babylm.text import text_rows, train_on_text
-from common.runs import publish
+from common.runs import publish, run_study
 from transformers import GitProcessor, set_seed
 
 from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
 from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.models.git.build import add_lora, git_from_config, paper_git_config, small_git_config
-from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.studies.recipe import RunLines, resume_point, run_command
 from hf_curriculum.training.joint_text import JointTextTrainer
 
 PARSER = recipe_parser("babylm_git", __doc__)
@@ -115,19 +116,12 @@ def run(
     outcome = {"system": "GIT", "parameters": parameters, "words": prepared.words}
     outcome |= run_facts(trainer, data_args, args, text)
     outcome |= evaluate_captions(trainer, prepared, args)
-    pushed = publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
-    return {**outcome, "pushed": pushed} if pushed else outcome
+    return outcome | publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
 
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    options = PARSER.parse()
-    folder = output_folder(PARSER, options)
-    study, controls = PARSER.study(run, options, folder, data=read_data)
-    read_before(study)
-    study.run()
-    write_results("GIT", study, controls)
-    finish(study)
+    run_study(PARSER, run, read_data, partial(write_results, "GIT"), check=read_before, folder=output_folder)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pages as PAGES
 import pytest
 import simi_cl_captioning
 import simi_cl_tables
-from common.runs import counts_beside_paper
+from common.runs import Outcome, counts_beside_paper
 from datasets import Dataset, DatasetDict
 from PIL import Image
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
@@ -349,15 +349,17 @@ class TestBeforeAnyRun:
 
 
 def test_what_to_try_fits_how_the_model_was_trained(given, tmp_path):
-    data_args = arguments_of(*given)[0]
-    command = try_command(tmp_path / "out" / "a" / "model", prepare(data_args, tmp_path / "out"), data_args)
+    def tried(*options):
+        data_args = arguments_of(*given, *options)[0]
+        finished, prepared = [SimpleNamespace(folder=tmp_path / "out" / "a")], prepare(data_args, tmp_path / "out")
+        return try_command(Outcome(tmp_path / "out", finished, [], (data_args,), prepared, None))
+
+    command = tried()
     assert command[:2] == ["hf-curriculum", "evaluate"]  # no detector stands in the model
     assert command[-2:] == ["--features", str(tmp_path / "store")]
     for number in range(4):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.jpg")
-    data_args = arguments_of(*given, "--images", str(tmp_path))[0]
-    again = try_command(tmp_path / "out" / "a" / "model", prepare(data_args, tmp_path / "out"), data_args)
-    assert again == command  # there are images, and still no detector
+    assert tried("--images", str(tmp_path)) == command  # there are images, and still no detector
 
 
 def test_arms_of_one_column_and_of_the_same_scores(tmp_path):
