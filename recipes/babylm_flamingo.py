@@ -8,6 +8,9 @@
     accelerate launch recipes/babylm_flamingo.py --vision_features FEATURES  # each image through the tower once
     accelerate launch recipes/babylm_flamingo.py --data FOLDER               # photographs; the tower is of scenes
     accelerate launch recipes/babylm_flamingo.py --preset paper --data NAME --text FOLDER --vision_weights NAME
+    accelerate launch recipes/babylm_flamingo.py --text scenes --table embedded --benchmarks miniature  # all four
+    accelerate launch recipes/babylm_flamingo.py --preset paper --data NAME --text FOLDER --vision_weights NAME \\
+        --table table1 --benchmarks evaluation_data                    # the paper's figures beside ours
 
 A text decoder attends to images through gated cross-attention, after `<image>`, which the recipe puts before every
 caption; the text stage has none. The vision tower is never trained, so a pretrained one is needed.
@@ -32,6 +35,7 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
+from babylm.benchmarks import validate_benchmarks
 from babylm.data import prepare, read_before, read_data
 from babylm.evaluation import card_facts, evaluate_captions, run_facts
 from babylm.models import model_config, stored_features, vision_weights
@@ -131,7 +135,10 @@ def run(
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    run_study(PARSER, run, read_data, partial(write_results, "Flamingo"), check=read_before, folder=output_folder)
+    options = PARSER.parse()
+    validate_benchmarks(options.benchmarks)
+    write = partial(write_results, "Flamingo", options.benchmarks)
+    run_study(PARSER, options, run, read_data, write, check=read_before, folder=output_folder)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@
     accelerate launch recipes/babylm_git.py --grid learning_rate=1e-3,3e-3   # one run per value of any field
     accelerate launch recipes/babylm_git.py --data FOLDER_OR_FILE_OR_NAME    # photographs with captions
     accelerate launch recipes/babylm_git.py --preset paper --data NAME --text FOLDER --vision_weights NAME
+    accelerate launch recipes/babylm_git.py --text scenes --table embedded --benchmarks miniature  # all four
+    accelerate launch recipes/babylm_git.py --preset paper --data NAME --text FOLDER --vision_weights NAME \\
+        --table table1 --benchmarks evaluation_data                    # the paper's figures beside ours
     accelerate launch recipes/babylm_git.py --report_to tensorboard --push_to_hub --hub_model_id me/git
 
 Every flag of `TrainingArguments` is one of the recipe. Source: Saha et al. 2024, *Exploring Curriculum Learning for
@@ -33,6 +36,7 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
+from babylm.benchmarks import validate_benchmarks
 from babylm.data import prepare, read_before, read_data
 from babylm.evaluation import card_facts, evaluate_captions, run_facts
 from babylm.models import model_config, vision_weights
@@ -121,7 +125,10 @@ def run(
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    run_study(PARSER, run, read_data, partial(write_results, "GIT"), check=read_before, folder=output_folder)
+    options = PARSER.parse()
+    validate_benchmarks(options.benchmarks)
+    write = partial(write_results, "GIT", options.benchmarks)
+    run_study(PARSER, options, run, read_data, write, check=read_before, folder=output_folder)
 
 
 if __name__ == "__main__":

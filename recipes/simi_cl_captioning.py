@@ -6,10 +6,10 @@
     accelerate launch recipes/simi_cl_captioning.py --grid none --model updown --model_options '{hidden_size: 96}'
     accelerate launch recipes/simi_cl_captioning.py --grid embedded --grid learning_rate=1e-3,3e-3  # arms × values
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --images FOLDER --features STORE
-    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_1
-    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_4
+    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --table table_1
+    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --table table_4
     accelerate launch recipes/simi_cl_captioning.py --grid embedded --arms Transformer Simi-CL  # these rows alone
-    accelerate launch recipes/simi_cl_captioning.py --preset flickr30k --data FILE --features STORE --grid table_1
+    accelerate launch recipes/simi_cl_captioning.py --preset flickr30k --data FILE --features STORE --table flickr30k
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid self_critical
     accelerate launch recipes/simi_cl_captioning.py --preset repository_updown --data FILE --features STORE
 
@@ -116,7 +116,7 @@ def run(
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    run_study(PARSER, run, read_data, write_results, check=check_runs)
+    run_study(PARSER, PARSER.parse(), run, read_data, write_results, check=check_runs)
 
 
 if __name__ == "__main__":

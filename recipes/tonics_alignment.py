@@ -88,7 +88,7 @@ def run(
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    run_study(PARSER, run, read_data, write_results, check=check_files)
+    run_study(PARSER, PARSER.parse(), run, read_data, write_results, check=check_files)
 
 
 if __name__ == "__main__":

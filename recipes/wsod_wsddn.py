@@ -120,7 +120,7 @@ def with_preset(words: list[str]) -> list[str]:
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    run_study(PARSER, run, read_data, write_results, argv=with_preset(sys.argv[1:]))
+    run_study(PARSER, PARSER.parse(with_preset(sys.argv[1:])), run, read_data, write_results)
 
 
 if __name__ == "__main__":

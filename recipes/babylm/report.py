@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from babylm.arguments import SCENES, DataArguments
+from babylm.benchmarks import add_benchmarks, table_metrics
 from babylm.data import prepare
 from common.runs import Outcome, save_images, write_captions, write_outcome
 from datasets import Dataset
@@ -22,14 +23,15 @@ from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_res
 from hf_curriculum.scenes.contact_sheet import contact_sheet
 
 
-def write_results(system: str, study: Study, controls: Mapping[str, str]) -> None:
+def write_results(system: str, benchmarks: str | None, study: Study, controls: Mapping[str, str]) -> None:
     """Writes the study's table, captions, scored data and report; prints a line per run, and what to try next."""
+    add_benchmarks(study, benchmarks)
     write_outcome(
         study,
         controls,
         kinds=(DataArguments,),
         prepare=lambda first, data_args: prepare(data_args, first.seed, first.folder.parent),
-        metrics=lambda runs, prepared: ["eval_loss", "noun_recall"],
+        metrics=lambda runs, prepared: ["eval_loss", "noun_recall", *table_metrics(study)],
         describe=describe,
         report=partial(write_report, system),
         try_it=try_command,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -25,16 +26,15 @@ from hf_curriculum.studies.tables import StudyTable
 
 def run_study(
     parser: RecipeParser,
+    options: Namespace,
     run: Callable[..., Mapping[str, Any]],
     read_data: Callable[..., Any],
     write: Callable[[Study, Mapping[str, str]], None],
     *,
     check: Callable[[Study], None] = lambda study: None,
     folder: Callable[..., Path] = RecipeParser.folder,
-    argv: Sequence[str] | None = None,
 ) -> None:
     """All runs of the command line, and one report."""
-    options = parser.parse(argv)
     study, controls = parser.study(run, options, folder(parser, options), data=read_data)
     check(study)
     study.run()
@@ -97,6 +97,8 @@ def write_outcome(
     table.write(folder)
     for run in runs:
         print(describe(run))
+    if len(runs) > 1:
+        print(f"\n{table.to_markdown()}")
     outcome = Outcome(folder, finished, runs, arguments, prepared, table)
     print(f"report: {report(outcome)}")
     if try_it is not None:

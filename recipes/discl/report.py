@@ -55,8 +55,7 @@ def describe(run: Mapping[str, Any]) -> str:
 
 
 def write_report(outcome: Outcome) -> Path:
-    """One self-contained page, and its figures as PNG; the table is printed too."""
-    print(f"\n{outcome.table.to_markdown()}")
+    """One self-contained page, and its figures as PNG."""
     runs, prepared, (data_args, spectrum_args, _) = outcome.runs, outcome.prepared, outcome.arguments
     report = Report(
         "DisCL", f"a long tail and images generated for it: {'; '.join(dict.fromkeys(r['name'] for r in runs))}"

@@ -36,6 +36,7 @@ def write_results(study: Study, controls: Mapping[str, str]) -> None:
         describe=describe,
         report=write_report,
         try_it=try_command,
+        scale=100 if any(item.paper for item in study.runs) else 1,  # as the paper prints its figures
     )
 
 

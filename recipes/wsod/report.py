@@ -93,8 +93,7 @@ def report_scores(outcome: Outcome) -> Dataset:
 
 
 def write_report(outcome: Outcome) -> Path:
-    """One self-contained page, and its figures as PNG; the table is printed too."""
-    print(f"\n{outcome.table.to_markdown()}")
+    """One self-contained page, and its figures as PNG."""
     runs, first, prepared, scored = outcome.runs, outcome.first_seed, outcome.prepared, report_scores(outcome)
     names = ", ".join(dict.fromkeys(run["name"] for run in runs))
     report = Report("Weakly supervised detection", f"WSDDN on labels from captions: {names}")
