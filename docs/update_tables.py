@@ -6,10 +6,13 @@ python docs/update_tables.py
 
 from __future__ import annotations
 
+import pkgutil
 import re
+from importlib import import_module
 from pathlib import Path
 
-from hf_curriculum.names import BATCHES, CURRICULA, SCORERS, TASKS, homes
+from hf_curriculum import tasks
+from hf_curriculum.names import BATCHES, CURRICULA, PUBLIC, SCORERS, homes
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -42,13 +45,15 @@ def updated(text: str) -> str:
 
 def stubs() -> dict[Path, str]:
     """What `hf_curriculum` and the package of each task offer, whose names are loaded on first use."""
-    found = {}
-    for package in ("hf_curriculum", *(f"hf_curriculum.tasks.{task}" for task in TASKS)):
+    found, offered = {}, {"hf_curriculum": PUBLIC}
+    for task in pkgutil.iter_modules(tasks.__path__, "hf_curriculum.tasks."):
+        offered[task.name] = import_module(task.name).NAMES
+    for package, modules in offered.items():
         path = ROOT.joinpath(*package.split("."), "__init__.py")
-        lines = [f"from {home} import {name} as {name}" for name, home in sorted(homes(package).items())]
+        lines = [f"from {home} import {name} as {name}" for name, home in sorted(homes(package, modules).items())]
         if package == "hf_curriculum":
             lines.append("__version__: str")
-        found[path.with_suffix(".pyi")] = "\n".join(["# Made by docs/update_tables.py from names.py.", *lines, ""])
+        found[path.with_suffix(".pyi")] = "\n".join(["# Made by docs/update_tables.py.", *lines, ""])
     return found
 
 

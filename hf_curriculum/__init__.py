@@ -6,10 +6,10 @@ Every public name is loaded when it is first used. The models are known to the A
 from __future__ import annotations
 
 from hf_curriculum.auto_classes import register_when_asked
-from hf_curriculum.names import exports
+from hf_curriculum.names import PUBLIC, exports
 
 __version__ = "0.1.0"
 
-__all__, __getattr__, __dir__ = exports(__name__)
+__all__, __getattr__, __dir__ = exports(__name__, PUBLIC)
 
 register_when_asked()

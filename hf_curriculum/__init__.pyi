@@ -1,4 +1,4 @@
-# Made by docs/update_tables.py from names.py.
+# Made by docs/update_tables.py.
 from hf_curriculum.scorers.combine import Addup as Addup
 from hf_curriculum.curricula.baby_steps import BabySteps as BabySteps
 from hf_curriculum.streaming.dataset import BucketedStream as BucketedStream

@@ -1,5 +1,5 @@
-"""Every public name and where it lives: the one table for `from hf_curriculum import ...`, the tables of scorers,
-curricula and batches, and what the shell completes. A name's module is imported when the name is first used.
+"""Where names live: those of `from hf_curriculum import ...`, the tables of scorers, curricula, batches, models and
+commands, and what the shell completes. A name's module is imported when the name is first used.
 
 A new component is one line in its table here; what else it touches is its own file and its test case.
 """
@@ -74,94 +74,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "training.trainer": ("CurriculumTrainer",),
 }
 """Module → names that `hf_curriculum` offers: what serves every task."""
-
-TASKS: dict[str, dict[str, tuple[str, ...]]] = {
-    "alignment": {
-        "tasks.alignment.collator": ("ContrastiveCollator",),
-        "tasks.alignment.config": ("AlignerConfig",),
-        "tasks.alignment.model": ("AlignerModel",),
-        "tasks.alignment.ontology.ontology": ("Ontology",),
-        "tasks.alignment.ontology.sources": ("count_stages", "hold_out_instances", "join_sources"),
-        "tasks.alignment.probing": ("colour_captions", "probe_colours", "word_vectors"),
-        "tasks.alignment.processor": ("AlignerProcessor",),
-        "tasks.alignment.retrieval.compare": ("compare_retrieval",),
-        "tasks.alignment.retrieval.ranks": ("retrieval_metrics",),
-        "tasks.alignment.retrieval.score_captions": (
-            "aligner_scores",
-            "caption_classes",
-            "clip_similarities",
-            "noun_spans",
-        ),
-        "tasks.alignment.retrieval.suite": ("RetrievalSuite",),
-        "tasks.alignment.trainer": ("ContrastiveTrainer",),
-    },
-    "babylm": {
-        "tasks.babylm.miniature": ("make_miniature_benchmarks",),
-        "tasks.babylm.run": ("GlueSettings",),
-        "tasks.babylm.scorer": ("TextImageScorer",),
-        "tasks.babylm.suite": ("BENCHMARKS", "evaluate_pretrained", "evaluate_suite"),
-    },
-    "captioning": {
-        "tasks.captioning.arguments": ("CaptioningArguments",),
-        "tasks.captioning.compare": ("compare_captions",),
-        "tasks.captioning.metrics.metrics": ("CaptionEvaluator", "caption_compute_metrics", "caption_metrics"),
-        "tasks.captioning.models.aoanet": ("AoANetForCausalLM",),
-        "tasks.captioning.models.config": ("AoANetConfig", "RegionTransformerConfig", "UpDownConfig"),
-        "tasks.captioning.models.convert": ("convert_reference", "reference_tokenizer"),
-        "tasks.captioning.models.transformer": ("RegionTransformerForCausalLM",),
-        "tasks.captioning.models.updown": ("UpDownForCausalLM",),
-        "tasks.captioning.self_critical": ("SelfCriticalTrainer",),
-        "tasks.captioning.suite": ("CaptionSuite",),
-        "tasks.captioning.trainer": ("CaptioningTrainer",),
-    },
-    "detection": {
-        "data.proposals": ("SelectiveSearch", "StoredProposals", "proposal_recall"),
-        "tasks.detection.detect": ("add_detections",),
-        "tasks.detection.boxes": ("draw_boxes",),
-        "tasks.detection.build": ("new_detector",),
-        "tasks.detection.collator": ("DetectionCollator", "constant_loss"),
-        "tasks.detection.compare": ("compare_detections",),
-        "tasks.detection.config": ("ConvBackboneConfig", "WsddnConfig"),
-        "tasks.detection.image_processing": ("WsddnImageProcessor",),
-        "tasks.detection.labels": (
-            "BoxLabels",
-            "CaptionLabels",
-            "GivenLabels",
-            "add_labels",
-            "label_counts",
-            "label_names",
-            "label_quality",
-        ),
-        "tasks.detection.load": ("load_objects",),
-        "tasks.detection.metrics": ("detection_compute_metrics", "detection_metrics", "random_detections"),
-        "tasks.detection.model": ("WsddnForObjectDetection",),
-        "tasks.detection.proposals": ("add_proposals", "write_proposals"),
-    },
-    "long_tail": {
-        "tasks.long_tail.curricula": ("AdaptiveGuidance", "GuidanceSchedule"),
-        "tasks.long_tail.data.classes": ("class_counts", "class_names", "long_tail"),
-        "tasks.long_tail.data.collator": ("LabelCollator",),
-        "tasks.long_tail.data.load": ("load_labelled",),
-        "tasks.long_tail.flyp": ("CLIPClassifier", "PromptCollator"),
-        "tasks.long_tail.generation.filter": ("distance_to_source", "filter_spectrum", "spectrum_grid"),
-        "tasks.long_tail.generation.generate": ("Retry", "generate_spectrum", "plan_spectrum"),
-        "tasks.long_tail.generation.join": ("hold_out_levels", "join_spectrum"),
-        "tasks.long_tail.generation.pixel_diffusion": ("PixelDiffusionPipeline",),
-        "tasks.long_tail.generation.plan": ("SpectrumPlan",),
-        "tasks.long_tail.generation.prompts": ("load_prompts", "write_prompts"),
-        "tasks.long_tail.hard": ("mark_hard",),
-        "tasks.long_tail.losses": (
-            "BalancedSoftmax",
-            "ClassBalanced",
-            "CrossEntropy",
-            "Focal",
-            "LDAM",
-            "LogitAdjustment",
-        ),
-        "tasks.long_tail.metrics": ("class_report", "long_tail_metrics"),
-    },
-}
-"""Task → its modules → names that `hf_curriculum.tasks.TASK` offers."""
 
 
 class LazyTable(MutableMapping[str, Any]):
@@ -330,15 +242,20 @@ CARD_SECTIONS = LazyTable({"guidance": "tasks.long_tail.generation.filter:spectr
 """Column of a data set → the function that writes a section of its card: `DataCard` → Markdown."""
 
 
-def homes(package: str) -> dict[str, str]:
-    """The names that `hf_curriculum`, or the package of a task, offers, each with the module it lives in."""
-    table = PUBLIC if package == "hf_curriculum" else TASKS[package.removeprefix("hf_curriculum.tasks.")]
-    return {name: f"hf_curriculum.{module}" for module, names in table.items() for name in names}
+def homes(package: str, modules: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """The names that a package offers, each with the module it lives in."""
+    return {
+        name: module if module.startswith("hf_curriculum.") else f"{package}.{module}"
+        for module, names in modules.items()
+        for name in names
+    }
 
 
-def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """`__all__`, `__getattr__` and `__dir__` of a package, from the tables."""
-    found = homes(package)
+def exports(
+    package: str, modules: dict[str, tuple[str, ...]]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of a package whose modules are imported when a name is first used."""
+    found = homes(package, modules)
     module_globals = sys.modules[package].__dict__
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-# Made by docs/update_tables.py from names.py.
+# Made by docs/update_tables.py.
 from hf_curriculum.tasks.alignment.config import AlignerConfig as AlignerConfig
 from hf_curriculum.tasks.alignment.model import AlignerModel as AlignerModel
 from hf_curriculum.tasks.alignment.processor import AlignerProcessor as AlignerProcessor

@@ -1,4 +1,4 @@
-# Made by docs/update_tables.py from names.py.
+# Made by docs/update_tables.py.
 from hf_curriculum.tasks.babylm.suite import BENCHMARKS as BENCHMARKS
 from hf_curriculum.tasks.babylm.run import GlueSettings as GlueSettings
 from hf_curriculum.tasks.babylm.scorer import TextImageScorer as TextImageScorer

@@ -1,4 +1,4 @@
-# Made by docs/update_tables.py from names.py.
+# Made by docs/update_tables.py.
 from hf_curriculum.tasks.captioning.models.config import AoANetConfig as AoANetConfig
 from hf_curriculum.tasks.captioning.models.aoanet import AoANetForCausalLM as AoANetForCausalLM
 from hf_curriculum.tasks.captioning.metrics.metrics import CaptionEvaluator as CaptionEvaluator

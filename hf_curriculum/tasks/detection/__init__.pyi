@@ -1,4 +1,4 @@
-# Made by docs/update_tables.py from names.py.
+# Made by docs/update_tables.py.
 from hf_curriculum.tasks.detection.labels import BoxLabels as BoxLabels
 from hf_curriculum.tasks.detection.labels import CaptionLabels as CaptionLabels
 from hf_curriculum.tasks.detection.config import ConvBackboneConfig as ConvBackboneConfig

@@ -1,4 +1,4 @@
-# Made by docs/update_tables.py from names.py.
+# Made by docs/update_tables.py.
 from hf_curriculum.tasks.long_tail.curricula import AdaptiveGuidance as AdaptiveGuidance
 from hf_curriculum.tasks.long_tail.losses import BalancedSoftmax as BalancedSoftmax
 from hf_curriculum.tasks.long_tail.flyp import CLIPClassifier as CLIPClassifier
