@@ -8,6 +8,9 @@
     accelerate launch recipes/babylm_flamingo.py --vision_features FEATURES  # each image through the tower once
     accelerate launch recipes/babylm_flamingo.py --data FOLDER               # photographs; the tower is of scenes
     accelerate launch recipes/babylm_flamingo.py --preset paper --data NAME --text FOLDER --vision_weights NAME
+    accelerate launch recipes/babylm_flamingo.py --text scenes --table embedded --benchmarks miniature  # all four
+    accelerate launch recipes/babylm_flamingo.py --preset paper --data NAME --text FOLDER --vision_weights NAME \\
+        --table table1 --benchmarks evaluation_data                    # the paper's figures beside ours
 
 A text decoder attends to images through gated cross-attention, after `<image>`, which the recipe puts before every
 caption; the text stage has none. The vision tower is never trained, so a pretrained one is needed.
@@ -19,6 +22,7 @@ in `babylm_git.py`.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +35,13 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
+from babylm.benchmarks import validate_benchmarks
 from babylm.data import prepare, read_before, read_data
 from babylm.evaluation import card_facts, evaluate_captions, run_facts
 from babylm.models import model_config, stored_features, vision_weights
 from babylm.report import write_results
 from babylm.text import text_rows, train_on_text
-from common.runs import publish
+from common.runs import publish, run_study
 from transformers import GitProcessor, set_seed
 
 from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
@@ -48,7 +53,7 @@ from hf_curriculum.models.flamingo.build import (
     paper_flamingo_config,
     small_flamingo_config,
 )
-from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.studies.recipe import RunLines, resume_point, run_command
 from hf_curriculum.training.joint_text import JointTextTrainer
 
 PARSER = recipe_parser("babylm_flamingo", __doc__)
@@ -125,19 +130,15 @@ def run(
     outcome = {"system": "Flamingo", "parameters": parameters, "words": prepared.words}
     outcome |= run_facts(trainer, data_args, args, text)
     outcome |= evaluate_captions(trainer, prepared, args)
-    pushed = publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
-    return {**outcome, "pushed": pushed} if pushed else outcome
+    return outcome | publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
 
 
 def main() -> None:
     """All runs of the command line, and one report."""
     options = PARSER.parse()
-    folder = output_folder(PARSER, options)
-    study, controls = PARSER.study(run, options, folder, data=read_data)
-    read_before(study)
-    study.run()
-    write_results("Flamingo", study, controls)
-    finish(study)
+    validate_benchmarks(options.benchmarks)
+    write = partial(write_results, "Flamingo", options.benchmarks)
+    run_study(PARSER, options, run, read_data, write, check=read_before, folder=output_folder)
 
 
 if __name__ == "__main__":

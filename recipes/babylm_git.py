@@ -9,6 +9,9 @@
     accelerate launch recipes/babylm_git.py --grid learning_rate=1e-3,3e-3   # one run per value of any field
     accelerate launch recipes/babylm_git.py --data FOLDER_OR_FILE_OR_NAME    # photographs with captions
     accelerate launch recipes/babylm_git.py --preset paper --data NAME --text FOLDER --vision_weights NAME
+    accelerate launch recipes/babylm_git.py --text scenes --table embedded --benchmarks miniature  # all four
+    accelerate launch recipes/babylm_git.py --preset paper --data NAME --text FOLDER --vision_weights NAME \\
+        --table table1 --benchmarks evaluation_data                    # the paper's figures beside ours
     accelerate launch recipes/babylm_git.py --report_to tensorboard --push_to_hub --hub_model_id me/git
 
 Every flag of `TrainingArguments` is one of the recipe. Source: Saha et al. 2024, *Exploring Curriculum Learning for
@@ -20,6 +23,7 @@ Finished runs of the same settings and seed are read back; one that was killed r
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +36,19 @@ from babylm.arguments import (
     output_folder,
     recipe_parser,
 )
+from babylm.benchmarks import validate_benchmarks
 from babylm.data import prepare, read_before, read_data
 from babylm.evaluation import card_facts, evaluate_captions, run_facts
 from babylm.models import model_config, vision_weights
 from babylm.report import write_results
 from babylm.text import text_rows, train_on_text
-from common.runs import publish
+from common.runs import publish, run_study
 from transformers import GitProcessor, set_seed
 
 from hf_curriculum import CaptionCollator, CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
 from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.models.git.build import add_lora, git_from_config, paper_git_config, small_git_config
-from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.studies.recipe import RunLines, resume_point, run_command
 from hf_curriculum.training.joint_text import JointTextTrainer
 
 PARSER = recipe_parser("babylm_git", __doc__)
@@ -115,19 +120,15 @@ def run(
     outcome = {"system": "GIT", "parameters": parameters, "words": prepared.words}
     outcome |= run_facts(trainer, data_args, args, text)
     outcome |= evaluate_captions(trainer, prepared, args)
-    pushed = publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
-    return {**outcome, "pushed": pushed} if pushed else outcome
+    return outcome | publish(trainer, prepared.data["train"], card_facts(data_args, model_args, outcome))
 
 
 def main() -> None:
     """All runs of the command line, and one report."""
     options = PARSER.parse()
-    folder = output_folder(PARSER, options)
-    study, controls = PARSER.study(run, options, folder, data=read_data)
-    read_before(study)
-    study.run()
-    write_results("GIT", study, controls)
-    finish(study)
+    validate_benchmarks(options.benchmarks)
+    write = partial(write_results, "GIT", options.benchmarks)
+    run_study(PARSER, options, run, read_data, write, check=read_before, folder=output_folder)
 
 
 if __name__ == "__main__":

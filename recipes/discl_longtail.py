@@ -102,8 +102,7 @@ def run(
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     outcome = {"trained_by": args.loss, "parameters": parameters}
     outcome |= run_facts(trainer) | test(trainer, prepared, counts, tuple(data_args.edges))
-    pushed = publish(trainer, train, card_facts(data_args, spectrum_args, args, outcome))
-    return {**outcome, "pushed": pushed} if pushed else outcome
+    return outcome | publish(trainer, train, card_facts(data_args, spectrum_args, args, outcome))
 
 
 def read_data(data_args: DataArguments, *others: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@
     accelerate launch recipes/simi_cl_captioning.py --grid none --model updown --model_options '{hidden_size: 96}'
     accelerate launch recipes/simi_cl_captioning.py --grid embedded --grid learning_rate=1e-3,3e-3  # arms × values
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --images FOLDER --features STORE
-    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_1
-    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid table_4
+    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --table table_1
+    accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --table table_4
     accelerate launch recipes/simi_cl_captioning.py --grid embedded --arms Transformer Simi-CL  # these rows alone
-    accelerate launch recipes/simi_cl_captioning.py --preset flickr30k --data FILE --features STORE --grid table_1
+    accelerate launch recipes/simi_cl_captioning.py --preset flickr30k --data FILE --features STORE --table flickr30k
     accelerate launch recipes/simi_cl_captioning.py --preset coco --data FILE --features STORE --grid self_critical
     accelerate launch recipes/simi_cl_captioning.py --preset repository_updown --data FILE --features STORE
 
@@ -26,7 +26,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.runs import counts_beside_paper, publish
+from common.runs import counts_beside_paper, publish, run_study
 from simi_cl.arguments import PARSER, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.checks import check_runs
 from simi_cl.data import Prepared, evaluation_sets, prepare, read_data
@@ -37,7 +37,7 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedM
 
 from hf_curriculum import StopWhenDiverged, save_scores
 from hf_curriculum.names import MODELS
-from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.studies.recipe import RunLines, resume_point, run_command
 from hf_curriculum.tasks.captioning import CaptioningArguments, CaptioningTrainer
 from hf_curriculum.tasks.captioning.self_critical import SelfCriticalTrainer
 
@@ -111,19 +111,12 @@ def run(
     outcome |= run_facts(trainer, args) | test_captions(trainer, prepared, args)
     if trainer.is_world_process_zero():
         (folder / "captions.json").write_text(json.dumps(outcome["captions"], indent=1), encoding="utf-8")
-    pushed = publish(trainer, train, card_facts(data_args, model_args, outcome))
-    return {**outcome, "pushed": pushed} if pushed else outcome
+    return outcome | publish(trainer, train, card_facts(data_args, model_args, outcome))
 
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    options = PARSER.parse()
-    folder = PARSER.folder(options)
-    study, controls = PARSER.study(run, options, folder, data=read_data)
-    check_runs(study)
-    study.run()
-    write_results(study, controls)
-    finish(study)
+    run_study(PARSER, PARSER.parse(), run, read_data, write_results, check=check_runs)
 
 
 if __name__ == "__main__":

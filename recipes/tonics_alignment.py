@@ -21,7 +21,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from common.runs import counts_beside_paper, publish
+from common.runs import counts_beside_paper, publish, run_study
 from tonics.arguments import PARSER, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import check_files, prepare, read_data
 from tonics.evaluation import RetrievalLines, card_facts, make_suites, run_facts, test_retrieval
@@ -30,7 +30,7 @@ from tonics.report import write_results
 from transformers import set_seed
 
 from hf_curriculum import CurriculumTrainingArguments, StopWhenDiverged
-from hf_curriculum.studies.recipe import finish, resume_point, run_command
+from hf_curriculum.studies.recipe import resume_point, run_command
 from hf_curriculum.tasks.alignment import AlignerProcessor, ContrastiveTrainer
 
 
@@ -83,19 +83,12 @@ def run(
     outcome = {"parameters": parameters, "counts": [count._asdict() for count in prepared.counts]}
     outcome |= run_facts(trainer, train, numbers)
     outcome |= test_retrieval(trainer, built, model, prepared, args, suites)
-    pushed = publish(trainer, train, card_facts(data_args, model_args, outcome))
-    return {**outcome, "pushed": pushed} if pushed else outcome
+    return outcome | publish(trainer, train, card_facts(data_args, model_args, outcome))
 
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    options = PARSER.parse()
-    folder = PARSER.folder(options)
-    study, controls = PARSER.study(run, options, folder, data=read_data)
-    check_files(study)
-    study.run()
-    write_results(study, controls)
-    finish(study)
+    run_study(PARSER, PARSER.parse(), run, read_data, write_results, check=check_files)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common.runs import publish
+from common.runs import publish, run_study
 from transformers import set_seed
 from wsod.arguments import PARSER, SCENES, DataArguments, ModelArguments, WsodArguments, needed_scores
 from wsod.data import prepare, read_data, with_scores
@@ -32,7 +32,7 @@ from wsod.evaluation import card_facts, run_facts, test_detections
 from wsod.report import write_results
 
 from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, StopWhenDiverged
-from hf_curriculum.studies.recipe import RunLines, finish, resume_point, run_command
+from hf_curriculum.studies.recipe import RunLines, resume_point, run_command
 from hf_curriculum.tasks.detection import (
     DetectionCollator,
     WsddnForObjectDetection,
@@ -108,8 +108,7 @@ def run(
     # Test: boxes, their metrics, and the same image scores on random boxes.
     outcome = {"parameters": model.num_parameters(), "labels": data_args.labels}
     outcome |= run_facts(trainer) | test_detections(trainer, prepared, args)
-    pushed = publish(trainer, train, card_facts(data_args, model_args, outcome))
-    return {**outcome, "pushed": pushed} if pushed else outcome
+    return outcome | publish(trainer, train, card_facts(data_args, model_args, outcome))
 
 
 def with_preset(words: list[str]) -> list[str]:
@@ -121,12 +120,7 @@ def with_preset(words: list[str]) -> list[str]:
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    options = PARSER.parse(with_preset(sys.argv[1:]))
-    folder = PARSER.folder(options)
-    study, controls = PARSER.study(run, options, folder, data=read_data)
-    study.run()
-    write_results(study, controls)
-    finish(study)
+    run_study(PARSER, PARSER.parse(with_preset(sys.argv[1:])), run, read_data, write_results)
 
 
 if __name__ == "__main__":

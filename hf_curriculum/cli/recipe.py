@@ -12,8 +12,8 @@ import typer
 import hf_curriculum
 
 RECIPES = (
-    *("babylm_git", "babylm_flamingo", "babylm_tables", "simi_cl_captioning", "simi_cl_tables"),
-    *("tonics_alignment", "tonics_tables", "wsod_wsddn", "discl_longtail", "reference_model"),
+    *("babylm_git", "babylm_flamingo", "simi_cl_captioning"),
+    *("tonics_alignment", "wsod_wsddn", "discl_longtail", "reference_model"),
     *("scenes_clip", "scenes_diffusion"),
 )
 

@@ -51,7 +51,8 @@ def read_preset(name_or_file: str, folder: Path, what: str = "preset") -> dict[s
 
     A preset may begin from another one, `base: paper`, by its name or a path from the preset's own folder
     (`base: ../babylm_git/paper`), or from several, `base: [embedded, ../babylm/smoke]`: where two of them have a field
-    the later one's holds, and the preset's own fields hold against all of them.
+    the later one's holds, and the preset's own fields hold against all of them. In a grid this goes for each row's
+    fields.
 
     Args:
         name_or_file: the name of a file in `folder` without its ending, or else a file.
@@ -72,9 +73,20 @@ def read_preset(name_or_file: str, folder: Path, what: str = "preset") -> dict[s
         raise ValueError(f"The {what} {path} is not a mapping of fields or rows to values.")
     bases = values.pop("base", None) or []
     merged: dict[str, Any] = {}
-    for base in bases if isinstance(bases, list) else [bases]:
-        merged |= read_preset(base, path.parent, what)
-    return merged | values
+    for part in [
+        *(read_preset(base, path.parent, what) for base in (bases if isinstance(bases, list) else [bases])),
+        values,
+    ]:
+        merged |= _merged_rows(merged, part) if what == "grid" else part
+    return merged
+
+
+def _merged_rows(before: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows, with what rows of the same names had before; what is no row is refused later."""
+    return {
+        name: {**(before.get(name) or {}), **(row or {})} if isinstance(row or {}, dict) else row
+        for name, row in rows.items()
+    }
 
 
 class FlagParser(HfArgumentParser):

@@ -84,8 +84,8 @@ class StudyTable:
         runs: the runs they are made of.
         confidence: of all intervals.
         kind: of all intervals.
-        scale: what numbers are multiplied by as text, 100 for a table in per cent; those of CSV, JSON and figures are
-            not, and what a paper prints is never changed.
+        scale: what numbers but losses are multiplied by as text, 100 for a table in per cent; those of CSV, JSON and
+            figures are not, and what a paper prints is never changed.
         costs: metrics that say what a run cost: they are neither scaled nor tested, and have no figure.
     """
 
@@ -109,7 +109,8 @@ class StudyTable:
     @property
     def note(self) -> str:
         """What the numbers are, in a sentence or two."""
-        but = f" but {', '.join(self.costs)}" if self.costs else ""
+        unscaled = [metric for metric in self.metrics if self._scale_of(metric) != self.scale]
+        but = f" but {', '.join(unscaled)}" if unscaled else ""
         text = "" if self.scale == 1 else f"Values{but} × {self.scale:g}. "
         text += f"Mean over seeds with its {100 * self.confidence:g} % {self.kind} interval."
         if any(row.test for row in self.rows):
@@ -132,7 +133,10 @@ class StudyTable:
 
     def body(self) -> list[list[str]]:
         """The rows as text."""
-        return [_texts(row, self.paper_columns, 1 if row.metric in self.costs else self.scale) for row in self.rows]
+        return [_texts(row, self.paper_columns, self._scale_of(row.metric)) for row in self.rows]
+
+    def _scale_of(self, metric: str) -> float:
+        return 1 if metric in self.costs or metric.endswith("loss") else self.scale
 
     def to_markdown(self) -> str:
         """The table in Markdown, its note below."""

@@ -136,13 +136,19 @@ def check_arguments(
 
 def recipe_parser(recipe: str, description: str | None) -> RecipeParser:
     """The command line of a recipe, whose presets are in the folder of its name."""
-    return RecipeParser(
+    parser = RecipeParser(
         (DataArguments, ModelArguments, BabyLMArguments, CurriculumTrainingArguments),
         PRESETS / recipe,
         prog=f"hf-curriculum recipe {recipe}",
         check=check_arguments,
         description=description,
     )
+    parser.add_argument(
+        "--benchmarks",
+        metavar="FOLDER",
+        help='also evaluate every finished model, on the challenge\'s evaluation_data or on "miniature" ones',
+    )
+    return parser
 
 
 def output_folder(parser: RecipeParser, options: Namespace) -> Path:

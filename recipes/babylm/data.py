@@ -66,6 +66,11 @@ class Prepared:
 
 def read_before(study: Study) -> None:
     """Reads what the next run is trained on before any run begins, so that a wrong name costs nothing."""
+    if blind := [item.arm for item in study.runs if "T+C" in item.arm and item.settings["text"] is None]:
+        raise ValueError(
+            f"The arm {blind[0]!r} is trained on text first, and none was given: it would be the arm without. Name a "
+            "corpus, `--text PATH` (or `--text scenes`)."
+        )
     waiting = [item for item in study.runs if item.status in ("pending", "running", "crashed")]
     if not waiting:
         return

@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import PartialState
 from babylm.arguments import SCENES, BabyLMArguments, DataArguments, ModelArguments, variant_of
 from babylm.data import Prepared
-from common.runs import cost_facts, last
+from common.runs import last, plan_facts
 
 from hf_curriculum import CurriculumTrainer, generate_captions
 from hf_curriculum.columns import IMAGE_ID
@@ -18,7 +18,6 @@ from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.evaluation.nouns import gold_nouns, recall_against_shuffled
 from hf_curriculum.scorers.text.nouns import singular
-from hf_curriculum.studies.grid import has_curriculum
 
 _RECALL = {
     "recall": "noun recall of the captions it writes",
@@ -36,19 +35,12 @@ def run_facts(
     text: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Which of the paper's variants was trained, on how much, what it cost, and its validation loss."""
-    log = trainer.state.log_history
-    seconds = last(log, "seconds")
+    facts = plan_facts(trainer, args.control_curriculum)
     return {
         "variant": variant_of({"text": data_args.text, **vars(args)}),
-        "curriculum": has_curriculum({"curriculum": trainer.args.curriculum, **vars(args)}),
-        "plan": trainer.plan.to_dict(),
-        "describe": trainer.plan.describe(),
-        "log": log,
-        **cost_facts(trainer),
-        "steps": trainer.state.global_step,
-        "seconds": seconds,
-        "hours": {"text": text and text["seconds"] / 3600, "captions": seconds / 3600},
-        "eval_loss": last(log, "eval_loss"),
+        **facts,
+        "hours": {"text": text and text["seconds"] / 3600, "captions": facts["seconds"] / 3600},
+        "eval_loss": last(facts["log"], "eval_loss"),
         **({} if text is None else {"text": text, "text_seconds": text["seconds"]}),
     }
 

@@ -2,57 +2,48 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from babylm.arguments import SCENES, DataArguments
+from babylm.benchmarks import add_benchmarks, table_metrics
 from babylm.data import prepare
-from common.runs import arguments_of, write_runs
-from datasets import Dataset, DatasetDict
+from common.runs import Outcome, save_images, write_captions, write_outcome
+from datasets import Dataset
 from tqdm.auto import tqdm
 
-from hf_curriculum import Study, save_scored, save_scores, summarise
+from hf_curriculum import Study, save_scored, save_scores
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures.curves import validation_curves
-from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_captions, add_plan, add_results, add_scores_section, add_training
 from hf_curriculum.scenes.contact_sheet import contact_sheet
-from hf_curriculum.studies.recipe import command_line
-from hf_curriculum.studies.tables import StudyTable
 
 
-def write_results(system: str, study: Study, controls: Mapping[str, str]) -> None:
+def write_results(system: str, benchmarks: str | None, study: Study, controls: Mapping[str, str]) -> None:
     """Writes the study's table, captions, scored data and report; prints a line per run, and what to try next."""
-    finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
-    data_args = arguments_of(study, DataArguments)
-    if data_args is None:
-        return
-    data = prepare(data_args, finished[0].seed, folder).data
-    if not PartialState().is_main_process:
-        return
-    table = summarise(study.runs, ["eval_loss", "noun_recall"], control=controls)
-    table.write(folder)
-    runs = write_runs(study)
-    save_training_scores(data["train"], data_args.data, folder)
-    page = write_report(system, runs, table, data, data_args.data, folder / "report")
-    images = one_row_per_image(data["validation"]).select(range(len(runs[0]["captions"])))
-    (folder / "held_out").mkdir(exist_ok=True)
-    for number, image in enumerate(images_of(images, range(len(images)))):
-        if image is not None:
-            image.save(folder / "held_out" / f"{number}.png")
-    for outcome in runs:
-        print(describe(outcome))
-    print(f"report: {page}")
-    model = finished[0].folder / "model"
-    print(f"try the model:    {shlex.join(['hf-curriculum', 'caption', str(model), str(folder / 'held_out')])}")
-    if not controls and runs[0]["curriculum"]:
-        print(f"beside a control: {command_line('--compare')}")
+    add_benchmarks(study, benchmarks)
+    write_outcome(
+        study,
+        controls,
+        kinds=(DataArguments,),
+        prepare=lambda first, data_args: prepare(data_args, first.seed, first.folder.parent),
+        metrics=lambda runs, prepared: ["eval_loss", "noun_recall", *table_metrics(study)],
+        describe=describe,
+        report=partial(write_report, system),
+        try_it=try_command,
+    )
+
+
+def try_command(outcome: Outcome) -> list[str]:
+    """What captions the first held-out images, written as files."""
+    images = one_row_per_image(outcome.prepared.data["validation"])
+    save_images(images.select(range(len(outcome.runs[0]["captions"]))), outcome.folder / "held_out")
+    model = outcome.finished[0].folder / "model"
+    return ["hf-curriculum", "caption", str(model), str(outcome.folder / "held_out")]
 
 
 def save_training_scores(scored: Dataset, source: str, folder: Path) -> None:
@@ -74,10 +65,11 @@ def describe(outcome: Mapping[str, Any]) -> str:
     )
 
 
-def write_report(
-    system: str, runs: list[dict[str, Any]], table: StudyTable, data: DatasetDict, source: str, folder: Path
-) -> Path:
+def write_report(system: str, outcome: Outcome) -> Path:
     """One self-contained page, and its figures as PNG."""
+    runs, data, source = outcome.runs, outcome.prepared.data, outcome.arguments[0].data
+    write_captions(outcome)
+    save_training_scores(data["train"], source, outcome.folder)
     first = runs[0]
     title = f"BabyLM: {system} {'with' if any(run['curriculum'] for run in runs) else 'without'} a curriculum"
     report = Report(title, f"{len(data['train']):,} training pairs of {source}, variant {first['variant']}")
@@ -92,7 +84,7 @@ def write_report(
     images = one_row_per_image(data["validation"])
     sections = [
         partial(add_results, report, runs),
-        *([partial(table.add_to, report)] if len(runs) > 1 else []),
+        *([partial(outcome.table.add_to, report)] if len(runs) > 1 else []),
         partial(add_training, report, runs),
         partial(add_text_stage, report, [run for run in runs if run.get("text")]),
         partial(add_scores_section, report, data["train"], "noun_count", first["plan"]),
@@ -105,7 +97,7 @@ def write_report(
     ]
     for section in tqdm(sections, desc="report", unit="section", delay=2, disable=None):
         section()
-    return report.write(folder)
+    return report.write(outcome.folder / "report")
 
 
 def add_text_stage(report: Report, runs: list[dict[str, Any]]) -> None:

@@ -1,19 +1,117 @@
-"""What becomes of runs: numbers from their logs, files of a study, a model and its data on the Hub."""
+"""What becomes of a command's runs: a study, its numbers, table and report; a model and its data on the Hub."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+import shlex
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from accelerate import PartialState
 from datasets import Dataset
 
-from hf_curriculum import CurriculumTrainer, Study, push_scored
+from hf_curriculum import CurriculumTrainer, Study, push_scored, summarise
 from hf_curriculum.markdown import one_line
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.reporting.chosen import recorded_choice
+from hf_curriculum.reporting.inspection import images_of
+from hf_curriculum.studies.grid import has_curriculum
+from hf_curriculum.studies.recipe import RecipeParser, command_line, finish
+from hf_curriculum.studies.study import StudyRun
+from hf_curriculum.studies.tables import StudyTable
+
+
+def run_study(
+    parser: RecipeParser,
+    options: Namespace,
+    run: Callable[..., Mapping[str, Any]],
+    read_data: Callable[..., Any],
+    write: Callable[[Study, Mapping[str, str]], None],
+    *,
+    check: Callable[[Study], None] = lambda study: None,
+    folder: Callable[..., Path] = RecipeParser.folder,
+) -> None:
+    """All runs of the command line, and one report."""
+    study, controls = parser.study(run, options, folder(parser, options), data=read_data)
+    check(study)
+    study.run()
+    write(study, controls)
+    finish(study)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a study.
+
+    Args:
+        folder: of the study.
+        finished: its finished runs.
+        runs: the same as `results.json` has them.
+        arguments: the dataclasses of the first one.
+        prepared: what it read.
+        table: of means over seeds.
+    """
+
+    folder: Path
+    finished: list[StudyRun]
+    runs: list[dict[str, Any]]
+    arguments: tuple[Any, ...]
+    prepared: Any
+    table: StudyTable
+
+    @property
+    def first_seed(self) -> list[dict[str, Any]]:
+        """The runs of the first run's seed."""
+        return [run for run in self.runs if run["seed"] == self.runs[0]["seed"]]
+
+
+def write_outcome(
+    study: Study,
+    controls: Mapping[str, str],
+    *,
+    kinds: Sequence[type],
+    prepare: Callable[..., Any],
+    metrics: Callable[[list[dict[str, Any]], Any], list[str]],
+    describe: Callable[[Mapping[str, Any]], str],
+    report: Callable[[Outcome], Path],
+    try_it: Callable[[Outcome], list[str]] | None = None,
+    scale: float = 1,
+) -> None:
+    """Writes a study's results, table and report; prints a line per run, and what to try next."""
+    finished, folder = [item for item in study.runs if item.status == "finished"], study.output_dir
+    if not finished:
+        return
+    arguments = tuple(kind(**{one.name: finished[0].settings[one.name] for one in fields(kind)}) for kind in kinds)
+    prepared = prepare(finished[0], *arguments)
+    if not PartialState().is_main_process:
+        return
+    runs = [
+        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
+        for item in finished
+    ]
+    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
+    table = summarise(study.runs, metrics(runs, prepared), control=controls, scale=scale)
+    table.write(folder)
+    for run in runs:
+        print(describe(run))
+    if len(runs) > 1:
+        print(f"\n{table.to_markdown()}")
+    outcome = Outcome(folder, finished, runs, arguments, prepared, table)
+    print(f"report: {report(outcome)}")
+    if try_it is not None:
+        print(f"try the model:    {shlex.join(try_it(outcome))}")
+    if not controls and runs[0]["curriculum"] and finished[0].arm == "curriculum":  # a row of a grid has its control
+        print(f"beside a control: {command_line('--compare')}")
+
+
+def write_captions(outcome: Outcome) -> None:
+    """Writes `captions.tsv`, the test captions of the first run."""
+    entries = outcome.runs[0]["captions"]
+    captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in entries]
+    (outcome.folder / "captions.tsv").write_text("\n".join(["image_id\tcaption", *captions, ""]), encoding="utf-8")
 
 
 def last(log: list[dict[str, Any]], name: str) -> float | None:
@@ -21,14 +119,22 @@ def last(log: list[dict[str, Any]], name: str) -> float | None:
     return next((entry[name] for entry in reversed(log) if name in entry), None)
 
 
-def cost_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
-    """What a run cost, in examples and in compute, and what it chose among candidates, if it did."""
+def plan_facts(trainer: CurriculumTrainer, control: Any = None) -> dict[str, Any]:
+    """Whether a run had a curriculum, its plan, its log, and its cost in examples and in compute."""
+    log, plan = trainer.state.log_history, trainer.plan
     trainer.accelerator.wait_for_everyone()  # until all processes have recorded what they chose
-    chosen = recorded_choice(trainer.plan, trainer.args.output_dir)
-    return {**trainer.costs(), **({} if chosen is None else {"chosen": asdict(chosen)})}
-
-
-Arguments = TypeVar("Arguments")
+    chosen = recorded_choice(plan, trainer.args.output_dir)
+    return {
+        "curriculum": has_curriculum({"curriculum": trainer.args.curriculum, "control_curriculum": control}),
+        "plan": plan.to_dict(),
+        "describe": plan.describe(),
+        "log": log,
+        "decisions": list(plan.log),
+        **trainer.costs(),
+        **({} if chosen is None else {"chosen": asdict(chosen)}),
+        "steps": trainer.state.global_step,
+        "seconds": last(log, "seconds"),
+    }
 
 
 def counts_beside_paper(counts: Mapping[str, int], paper: Mapping[str, int] | None) -> str:
@@ -40,32 +146,12 @@ def counts_beside_paper(counts: Mapping[str, int], paper: Mapping[str, int] | No
     return "\n".join(f"{name}: {number}{told.get(name, '')}" for name, number in numbers.items())
 
 
-def arguments_of(study: Study, kind: type[Arguments]) -> Arguments | None:
-    """The arguments of a study's first finished run, which read its data again; None where none has finished."""
-    settings = next((item.settings for item in study.runs if item.status == "finished"), None)
-    return None if settings is None else kind(**{field.name: settings[field.name] for field in fields(kind)})
-
-
-def write_runs(study: Study) -> list[dict[str, Any]]:
-    """Writes `results.json`, all finished runs, and `captions.tsv`, the test captions of the first."""
-    folder = study.output_dir
-    runs = [
-        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
-        for item in study.runs
-        if item.status == "finished"
-    ]
-    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    captions = ["\t".join(map(one_line, (entry["image_id"], entry["generated"]))) for entry in runs[0]["captions"]]
-    (folder / "captions.tsv").write_text("image_id\tcaption\n" + "\n".join(captions) + "\n", encoding="utf-8")
-    return runs
-
-
-def publish(trainer: CurriculumTrainer, scored: Dataset, facts: Mapping[str, Any]) -> str | None:
+def publish(trainer: CurriculumTrainer, scored: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
     """Writes the run's card; with `--push_to_hub` also sends model and scored data with their cards."""
     trainer.create_model_card(**facts)
     args = trainer.args
     if not args.push_to_hub:
-        return None
+        return {}
     data = f"{trainer.hub_model_id}-scored" if read_provenance(scored) else None
     if data is not None and trainer.is_world_process_zero():
         push_scored(
@@ -73,4 +159,12 @@ def publish(trainer: CurriculumTrainer, scored: Dataset, facts: Mapping[str, Any
         )
     args.output_dir = str(Path(args.output_dir) / "model")  # without checkpoints and the text stage
     trainer.push_to_hub(**facts, dataset_tags=data)
-    return trainer.hub_model_id
+    return {"pushed": trainer.hub_model_id}
+
+
+def save_images(rows: Dataset, folder: Path) -> None:
+    """Writes the images of rows as numbered files, for a command that reads a folder."""
+    folder.mkdir(exist_ok=True)
+    for number, image in enumerate(images_of(rows, range(len(rows)))):
+        if image is not None:
+            image.save(folder / f"{number}.png")

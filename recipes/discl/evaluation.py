@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from common.runs import cost_facts, last
+from common.runs import last, plan_facts
 from discl.arguments import DataArguments, DisCLArguments, SpectrumArguments
 from discl.stages import Prepared
 
 from hf_curriculum import CurriculumTrainer
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.studies.grid import has_curriculum
 from hf_curriculum.tasks.long_tail import class_report
 from hf_curriculum.tasks.long_tail.metrics import first_array
 
@@ -24,14 +23,8 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
     """Plan, cost, decisions and what each stage showed."""
     plan, log = trainer.plan, trainer.state.log_history
     return {
-        "curriculum": has_curriculum({"curriculum": trainer.args.curriculum, "control_curriculum": None}),
-        "plan": plan.to_dict(),
-        "describe": plan.describe(),
-        "log": log,
-        "decisions": list(plan.log),
+        **plan_facts(trainer),
         "shown": shown(plan),
-        **cost_facts(trainer),
-        "steps": trainer.state.global_step,
         "seconds": last(log, "seconds") or last(log, "train_runtime"),
     }
 

@@ -10,21 +10,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet
-from accelerate import PartialState
-from common.runs import arguments_of
+from common.runs import Outcome, write_outcome
 from discl.arguments import DataArguments, DisCLArguments, SpectrumArguments
 from discl.evaluation import METRICS
 from discl.stages import Prepared, make_scorer, prepare
 
-from hf_curriculum import Study, add_scores, summarise
+from hf_curriculum import Study, add_scores
 from hf_curriculum.columns import GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL
 from hf_curriculum.provenance import numeric_column, read_column
 from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.figures.distribution import ScoreRow, score_distributions
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_plan
-from hf_curriculum.studies.recipe import command_line
-from hf_curriculum.studies.tables import StudyTable
 from hf_curriculum.tasks.long_tail import class_counts, distance_to_source, spectrum_grid
 from hf_curriculum.tasks.long_tail.generation.filter import DROPPED
 from hf_curriculum.tasks.long_tail.generation.pixel_diffusion import SCENES_DIFFUSION, SCENES_DIFFUSION_FOLDER
@@ -33,31 +30,22 @@ from hf_curriculum.tasks.long_tail.hard import hard_counts
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
     """Writes the study's table, results and report; prints a line per run and the table."""
-    folder, data_args = study.output_dir, arguments_of(study, DataArguments)
-    if data_args is None:
-        return
-    spectrum_args, args = arguments_of(study, SpectrumArguments), arguments_of(study, DisCLArguments)
-    prepared = prepare(data_args, spectrum_args, args, folder)
-    if not PartialState().is_main_process:
-        return
-    finished = [item for item in study.runs if item.status == "finished"]
-    named = [name for name in METRICS if all(name in item.result for item in finished)]
+    write_outcome(
+        study,
+        controls,
+        kinds=(DataArguments, SpectrumArguments, DisCLArguments),
+        prepare=lambda first, *arguments: prepare(*arguments, first.folder.parent),
+        metrics=metrics_of,
+        describe=describe,
+        report=write_report,
+        scale=100,
+    )
+
+
+def metrics_of(runs: list[dict[str, Any]], prepared: Prepared) -> list[str]:
+    """What every run has of each test set, the first one's without a prefix."""
     others = [f"{test}_{name}" for test in list(prepared.labelled.tests)[1:] for name in METRICS]
-    named += [name for name in others if all(name in item.result for item in finished)]
-    table = summarise(study.runs, named, control=controls, scale=100)
-    table.write(folder)
-    runs = [
-        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
-        for item in finished
-    ]
-    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    for one in runs:
-        print(describe(one))
-    print(f"\n{table.to_markdown()}")
-    page = write_report(runs, table, prepared, data_args, spectrum_args, folder)
-    print(f"report: {page}")
-    if len(runs) == 1 and runs[0]["curriculum"]:
-        print(f"beside a control: {command_line('--compare')}")
+    return [name for name in (*METRICS, *others) if all(name in run for run in runs)]
 
 
 def describe(run: Mapping[str, Any]) -> str:
@@ -66,15 +54,9 @@ def describe(run: Mapping[str, Any]) -> str:
     return f"{run['name']:<32} seed {run['seed']}: {run['examples']:,} examples, {run['seconds']:.0f} s, {groups}"
 
 
-def write_report(
-    runs: list[dict[str, Any]],
-    table: StudyTable,
-    prepared: Prepared,
-    data_args: DataArguments,
-    spectrum_args: SpectrumArguments,
-    folder: Path,
-) -> Path:
+def write_report(outcome: Outcome) -> Path:
     """One self-contained page, and its figures as PNG."""
+    runs, prepared, (data_args, spectrum_args, _) = outcome.runs, outcome.prepared, outcome.arguments
     report = Report(
         "DisCL", f"a long tail and images generated for it: {'; '.join(dict.fromkeys(r['name'] for r in runs))}"
     )
@@ -86,18 +68,18 @@ def write_report(
             "Parameters": runs[0]["parameters"],
         }
     )
-    table.add_to(report)
+    outcome.table.add_to(report)
     add_spectrum(report, prepared)
     add_filter(report, prepared, spectrum_args)
     add_recognised(report, prepared)
     add_generator(report, spectrum_args)
     add_hard(report, prepared, data_args, spectrum_args)
     add_decisions(report, runs)
-    add_shown(report, runs)
-    add_classes(report, runs)
+    add_shown(report, outcome.first_seed)
+    add_classes(report, outcome.first_seed)
     add_plan(report, runs)
     add_chosen(report, runs)
-    return report.write(folder / "report")
+    return report.write(outcome.folder / "report")
 
 
 def add_spectrum(report: Report, prepared: Prepared) -> None:
@@ -240,16 +222,13 @@ def add_decisions(report: Report, runs: list[dict[str, Any]]) -> None:
 def add_shown(report: Report, runs: list[dict[str, Any]]) -> None:
     """What each stage of a run showed, of one seed."""
     for run in runs:
-        if run["seed"] == runs[0]["seed"]:
-            rows = [(one["stage"], one["rule"], one["pool"], one["draws"]) for one in run["shown"]]
-            report.add_table(f"What was shown: {run['name']}", ["stage", "images", "pool", "draws"], rows)
+        rows = [(one["stage"], one["rule"], one["pool"], one["draws"]) for one in run["shown"]]
+        report.add_table(f"What was shown: {run['name']}", ["stage", "images", "pool", "draws"], rows)
 
 
 def add_classes(report: Report, runs: list[dict[str, Any]]) -> None:
     """Accuracy of each class, and what images of small classes are taken for, of one seed."""
     for run in runs:
-        if run["seed"] != runs[0]["seed"]:
-            continue
         for name, one in run["tests"].items():
             report.add_text(f"By class: {run['name']}, {name}", one["by_class"], monospace=True)
             if one["confused"]:

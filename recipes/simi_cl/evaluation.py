@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from common.runs import cost_facts, last
+from common.runs import last, plan_facts
 from simi_cl.arguments import SCENES, DataArguments, ModelArguments, SimiCLArguments
 from simi_cl.data import Prepared
 
 from hf_curriculum import CurriculumTrainer, generate_captions
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.evaluation.generate import references
-from hf_curriculum.studies.grid import has_curriculum
 from hf_curriculum.tasks.captioning import CaptionEvaluator, compare_captions
 
 CIDER = "eval_images_cider"
@@ -31,15 +30,8 @@ def run_facts(trainer: CurriculumTrainer, args: SimiCLArguments) -> dict[str, An
     plan = trainer.plan
     validated = [entry[CIDER] for entry in log if CIDER in entry]
     return {
-        "curriculum": has_curriculum({"curriculum": trainer.args.curriculum, "control_curriculum": None}),
-        "plan": plan.to_dict(),
-        "describe": plan.describe(),
-        "log": log,
-        "decisions": list(plan.log),
+        **plan_facts(trainer),
         "merges": merges(plan),
-        **cost_facts(trainer),
-        "steps": trainer.state.global_step,
-        "seconds": last(log, "seconds"),
         "eval_loss": last(log, "eval_pairs_loss"),
         "validation_cider": validated[-1] if validated else None,
         "best_validation_cider": max(validated, default=None),

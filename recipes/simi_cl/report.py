@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-from common.runs import arguments_of, write_runs
-from datasets import Dataset, DatasetDict
+from common.runs import Outcome, save_images, write_captions, write_outcome
+from datasets import Dataset
 from simi_cl.arguments import DataArguments
 from simi_cl.data import Prepared, prepare
 from simi_cl.evaluation import SCORES_FILE, VALUES
 
-from hf_curriculum import Study, load_scores, summarise
+from hf_curriculum import Study, load_scores
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.provenance import score_values
@@ -22,7 +20,6 @@ from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import Gallery, Report
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
-from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.tasks.captioning import compare_captions
 
 _MOST_CAPTIONS = 12
@@ -30,41 +27,34 @@ _MOST_CAPTIONS = 12
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
     """Writes the study's table, results, captions and report; prints the table with p values, and what to try next."""
-    folder, data_args = study.output_dir, arguments_of(study, DataArguments)
-    if data_args is None:
-        return
-    prepared = prepare(data_args, folder)
-    data = prepared.data
-    if not PartialState().is_main_process:
-        return
-    finished = [item for item in study.runs if item.status == "finished"]
-    named = [name for name in VALUES if all(name in item.result for item in finished)]
-    table = summarise(study.runs, [*named, "validation_cider", "eval_loss"], control=controls)
-    table.write(folder)
-    runs = write_runs(study)
-    compared = compare_by_seed(runs, finished[0].settings["resamples"])
-    for run in runs:
-        print(describe(run))
-    for seed, comparison in compared.items():
-        print(f"\nseed {seed}\n{comparison}")
-    print(f"\nreport: {write_report(runs, table, compared, data, folder / 'report')}")
-    print(f"try the model:    {shlex.join(try_command(finished[0].folder / 'model', prepared, data_args))}")
-    if len(runs) == 1 and runs[0]["curriculum"] and finished[0].arm == "curriculum":  # a row of a grid has its control
-        print(f"beside a control: {command_line('--compare')}")
+    write_outcome(
+        study,
+        controls,
+        kinds=(DataArguments,),
+        prepare=lambda first, data_args: prepare(data_args, first.folder.parent),
+        metrics=metrics_of,
+        describe=describe,
+        report=write_report,
+        try_it=try_command,
+        scale=100 if any(item.paper for item in study.runs) else 1,  # as the paper prints its figures
+    )
 
 
-def try_command(model: Path, prepared: Prepared, data_args: DataArguments) -> list[str]:
+def metrics_of(runs: list[dict[str, Any]], prepared: Prepared) -> list[str]:
+    """The metrics of test captions that every run has, and those of validation."""
+    return [*(name for name in VALUES if all(name in run for run in runs)), "validation_cider", "eval_loss"]
+
+
+def try_command(outcome: Outcome) -> list[str]:
     """What captions the first test images, written as files; or all stored ones, where the model finds no regions."""
-    test = prepared.data["test"]
+    prepared, (data_args,) = outcome.prepared, outcome.arguments
+    model, test = str(outcome.finished[0].folder / "model"), prepared.data["test"]
     if IMAGE not in test.column_names or prepared.regions.image_processor.detector is None:
         options = ["--suite", "captions", "--data", data_args.data, "--features", prepared.store]
-        return ["hf-curriculum", "evaluate", str(model), *options]
-    images, folder = one_row_per_image(test), model.parents[1] / "held_out"
-    folder.mkdir(exist_ok=True)
-    for number, image in enumerate(images_of(images, range(min(_MOST_CAPTIONS, len(images))))):
-        if image is not None:
-            image.save(folder / f"{number}.png")
-    return ["hf-curriculum", "caption", str(model), str(folder)]
+        return ["hf-curriculum", "evaluate", model, *options]
+    images = one_row_per_image(test)
+    save_images(images.select(range(min(_MOST_CAPTIONS, len(images)))), outcome.folder / "held_out")
+    return ["hf-curriculum", "caption", model, str(outcome.folder / "held_out")]
 
 
 def compare_by_seed(runs: list[dict[str, Any]], resamples: int) -> dict[int, Any]:
@@ -107,16 +97,19 @@ def beside_dealt(run: Mapping[str, Any]) -> tuple[str, str]:
     return f"{compared['values'][found['baseline']]['cider']:.3f}", f"{found['difference']:+.3f} {bounds}"
 
 
-def write_report(
-    runs: list[dict[str, Any]], table: Any, compared: Mapping[int, Any], data: DatasetDict, folder: Path
-) -> Path:
-    """One self-contained page, and its figures as PNG."""
+def write_report(outcome: Outcome) -> Path:
+    """One self-contained page, and its figures as PNG; the runs of each seed compared are printed too."""
+    runs, data = outcome.runs, outcome.prepared.data
+    write_captions(outcome)
+    compared = compare_by_seed(runs, outcome.finished[0].settings["resamples"])
+    for seed, comparison in compared.items():
+        print(f"\nseed {seed}\n{comparison}\n")
     report = Report("Simi-CL", f"captioners on regions: {', '.join(dict.fromkeys(run['name'] for run in runs))}")
     report.add_facts(
         {
             "Parameters": runs[0]["parameters"],
             "Examples": runs[0]["examples"],
-            "CIDEr": ", ".join(f"{run['name']} {run['cider']:.3f}" for run in runs if run["seed"] == runs[0]["seed"]),
+            "CIDEr": ", ".join(f"{run['name']} {run['cider']:.3f}" for run in outcome.first_seed),
         }
     )
     report.add_table(
@@ -130,13 +123,13 @@ def write_report(
     for seed, comparison in compared.items():
         report.add_text(f"Test captions, seed {seed}", str(comparison), monospace=True)
     if len(runs) > 1:
-        table.add_to(report)
+        outcome.table.add_to(report)
     add_training(report, runs)
     add_plan(report, runs)
     add_chosen(report, runs)
-    add_scored_pairs(report, [run for run in runs if run["seed"] == runs[0]["seed"]], data["train"], folder.parent)
-    add_captions(report, runs, data["test"])
-    return report.write(folder)
+    add_scored_pairs(report, outcome.first_seed, data["train"], outcome.folder)
+    add_captions(report, outcome.first_seed, data["test"])
+    return report.write(outcome.folder / "report")
 
 
 def add_scored_pairs(report: Report, runs: list[dict[str, Any]], train: Dataset, folder: Path) -> None:
@@ -158,16 +151,15 @@ def add_scored_pairs(report: Report, runs: list[dict[str, Any]], train: Dataset,
 
 def add_captions(report: Report, runs: list[dict[str, Any]], test: Dataset) -> None:
     """What each arm wrote for the first test images, which are shown where there are any."""
-    shown = [run for run in runs if run["seed"] == runs[0]["seed"]]
-    first = shown[0]["captions"][:_MOST_CAPTIONS]
+    first = runs[0]["captions"][:_MOST_CAPTIONS]
     rows = [
-        (entry["image_id"], *(run["captions"][number]["generated"] for run in shown), entry["references"][0])
+        (entry["image_id"], *(run["captions"][number]["generated"] for run in runs), entry["references"][0])
         for number, entry in enumerate(first)
     ]
-    report.add_table("Test captions", ["image", *(run["name"] for run in shown), "a reference"], rows)
+    report.add_table("Test captions", ["image", *(run["name"] for run in runs), "a reference"], rows)
     if IMAGE in test.column_names:
         images = list(images_of(one_row_per_image(test), range(len(first))))
-        for run in shown:
+        for run in runs:
             written = [f"“{entry['generated']}”" for entry in run["captions"][: len(first)]]
             references = ["reference: " + entry["references"][0] for entry in first]
             items = list(zip(images, written, references, strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from accelerate import PartialState
-from common.runs import cost_facts, last
+from common.runs import plan_facts
 from datasets import Dataset
 from tonics.arguments import ALIGNER, SCENES, VALIDATION, DataArguments, ModelArguments, TonicsArguments
 from tonics.data import Prepared
@@ -20,7 +20,6 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from hf_curriculum import Plan
 from hf_curriculum.provenance import read_column
 from hf_curriculum.reporting.chosen import read_draws
-from hf_curriculum.studies.grid import has_curriculum
 from hf_curriculum.studies.recipe import RunLines
 from hf_curriculum.tasks.alignment import ContrastiveTrainer, RetrievalSuite, caption_classes
 from hf_curriculum.tasks.alignment.ontology.triplets import NODE
@@ -76,16 +75,9 @@ def run_facts(trainer: ContrastiveTrainer, train: Dataset, numbers: np.ndarray) 
     chosen = {} if plan.candidates == 1 else read_draws(trainer.args.output_dir, plan.global_batch_size)
     checked = {entry["step"]: entry[HELD_OUT] for entry in log if HELD_OUT in entry}
     return {
-        "curriculum": has_curriculum({"curriculum": trainer.args.curriculum, "control_curriculum": None}),
-        "plan": plan.to_dict(),
-        "describe": plan.describe(),
-        "log": log,
-        "decisions": list(plan.log),
+        **plan_facts(trainer),
         "refreshes": max((entry["refreshes"] for entry in plan.log), default=0),
         "random_share": plan.log[-1]["random_share"] if plan.log else 1.0,
-        **cost_facts(trainer),
-        "steps": trainer.state.global_step,
-        "seconds": last(log, "seconds"),
         "held_out_image_r1": list(checked.values())[-1] if checked else None,
         "best_held_out_image_r1": max(checked.values(), default=None),
         "best_validation_image_r1": trainer.state.best_metric,

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-from common.runs import arguments_of
+from common.runs import Outcome, write_outcome
 from tonics.arguments import SCENES, DataArguments, ModelArguments
 from tonics.data import Prepared, prepare
 from tonics.evaluation import HELD_OUT
 
-from hf_curriculum import Study, curriculum_from, summarise
+from hf_curriculum import Study, curriculum_from
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.evaluation.comparison import Comparison
 from hf_curriculum.reporting.chosen import add_chosen
@@ -23,7 +20,6 @@ from hf_curriculum.reporting.figures.growth import drawn_shares
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import Gallery, Report
 from hf_curriculum.reporting.run_sections import add_plan
-from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.studies.study import StudyRun
 from hf_curriculum.tasks.alignment import compare_retrieval
 from hf_curriculum.tasks.alignment.figures import held_out_retrieval
@@ -39,32 +35,17 @@ _NODES = 8
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
     """Writes the study's table, results and report; prints the table with p values, and what to try next."""
-    folder, data_args = study.output_dir, arguments_of(study, DataArguments)
-    if data_args is None:
-        return
-    prepared = prepare(data_args, arguments_of(study, ModelArguments), folder)
-    if not PartialState().is_main_process:
-        return
-    finished = [item for item in study.runs if item.status == "finished"]
-    runs = [
-        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
-        for item in finished
-    ]
-    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    table = summarise(study.runs, metrics_of(runs, prepared), control=controls, scale=100)
-    table.write(folder)
-    compared = compare_by_seed(runs, prepared, folder, finished[0].settings["resamples"])
-    for run in runs:
-        print(describe(run))
-    for (seed, test), comparison in compared.items():
-        print(f"\n{test}, seed {seed}\n{comparison}")
-    page = write_report(runs, table, compared, prepared, threshold_of(finished), folder / "report")
-    print(f"\nreport: {page}")
-    if data_args.data == SCENES:  # of which there is no file
-        next(iter(prepared.tests.values())).save_to_disk(folder / TEST_PAIRS)
-    print(f"try the model:    {shlex.join(try_command(finished[0].folder, data_args, prepared))}")
-    if len(runs) == 1 and runs[0]["curriculum"] and finished[0].arm == "curriculum":  # a row of a grid has its control
-        print(f"beside a control: {command_line('--compare')}")
+    write_outcome(
+        study,
+        controls,
+        kinds=(DataArguments, ModelArguments),
+        prepare=lambda first, *arguments: prepare(*arguments, first.folder.parent),
+        metrics=metrics_of,
+        describe=describe,
+        report=write_report,
+        try_it=try_command,
+        scale=100,
+    )
 
 
 def threshold_of(finished: Sequence[StudyRun]) -> float | None:
@@ -79,25 +60,26 @@ def metrics_of(runs: Sequence[Mapping[str, Any]], prepared: Prepared) -> list[st
     return [name for name in names if all(name in run for run in runs)]
 
 
-def try_command(run: Path, data_args: DataArguments, prepared: Prepared) -> list[str]:
-    """What evaluates a run's model again, or on other data."""
-    saved = run.parent / TEST_PAIRS
-    source = data_args.data if Path(data_args.data).exists() else saved if data_args.data == SCENES else "DATA"
-    words = ["hf-curriculum", "evaluate", str(run), "--suite", "retrieval", "--data", source]
+def try_command(outcome: Outcome) -> list[str]:
+    """What evaluates a run's model again, or on other data; of scenes, which no file has, the test pairs are saved."""
+    data, prepared, saved = outcome.arguments[0].data, outcome.prepared, outcome.folder / TEST_PAIRS
+    if data == SCENES:
+        next(iter(prepared.tests.values())).save_to_disk(saved)
+    source = data if Path(data).exists() else saved if data == SCENES else "DATA"
+    words = ["hf-curriculum", "evaluate", outcome.finished[0].folder, "--suite", "retrieval", "--data", source]
     if prepared.regions is not None:
         words += ["--features", getattr(prepared.regions.store, "path", "STORE")]
     return [str(word) for word in words]
 
 
-def compare_by_seed(
-    runs: Sequence[Mapping[str, Any]], prepared: Prepared, folder: Path, resamples: int
-) -> dict[tuple[int, str], Comparison]:
+def compare_by_seed(outcome: Outcome) -> dict[tuple[int, str], Comparison]:
     """For each seed with two arms or more and each test, all arms on the same resamples of the same images."""
+    runs, resamples = outcome.runs, outcome.finished[0].settings["resamples"]
     compared = {}
     for seed in dict.fromkeys(run["seed"] for run in runs):
         own = [run for run in runs if run["seed"] == seed]
-        for test in prepared.tests if len(own) > 1 else ():
-            ranks = {run["name"]: read_ranks(folder / run["folder"] / "retrieval" / test) for run in own}
+        for test in outcome.prepared.tests if len(own) > 1 else ():
+            ranks = {run["name"]: read_ranks(outcome.folder / run["folder"] / "retrieval" / test) for run in own}
             compared[seed, test] = compare_retrieval(ranks, resamples=resamples)
     return compared
 
@@ -116,16 +98,11 @@ def describe(run: Mapping[str, Any]) -> str:
     )
 
 
-def write_report(
-    runs: Sequence[Mapping[str, Any]],
-    table: Any,
-    compared: Mapping[tuple[int, str], Comparison],
-    prepared: Prepared,
-    threshold: float | None,
-    folder: Path,
-) -> Path:
-    """One self-contained page, and its figures as PNG."""
-    first = [run for run in runs if run["seed"] == runs[0]["seed"]]
+def write_report(outcome: Outcome) -> Path:
+    """One self-contained page, and its figures as PNG; the runs of each seed compared are printed too."""
+    runs, first, prepared, compared = outcome.runs, outcome.first_seed, outcome.prepared, compare_by_seed(outcome)
+    for (seed, test), comparison in compared.items():
+        print(f"\n{test}, seed {seed}\n{comparison}\n")
     test = next(iter(prepared.tests))
     report = Report("TOnICS", f"images and captions aligned: {', '.join(dict.fromkeys(run['name'] for run in runs))}")
     report.add_facts(
@@ -138,13 +115,13 @@ def write_report(
     for (seed, name), comparison in compared.items():
         _, columns, rows, notes = comparison.table()
         report.add_table(f"Differences on {name}, seed {seed}", columns, rows, note=" ".join(notes))
-    table.add_to(report)
+    outcome.table.add_to(report)
     add_ontology(report, prepared)
-    add_curriculum(report, first, prepared, threshold)
+    add_curriculum(report, first, prepared, threshold_of(outcome.finished))
     add_batches(report, first, prepared)
     add_plan(report, runs)
     add_chosen(report, runs)
-    return report.write(folder)
+    return report.write(outcome.folder / "report")
 
 
 def add_ontology(report: Report, prepared: Prepared) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common.runs import cost_facts, last
+from common.runs import last, plan_facts
 from wsod.arguments import FROM_BOXES, SCENES, DataArguments, WsodArguments
 from wsod.data import Prepared
 
 from hf_curriculum import CurriculumTrainer
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.studies.grid import has_curriculum
 from hf_curriculum.tasks.detection import compare_detections, detection_metrics, random_detections
 from hf_curriculum.tasks.detection.proposals import PROPOSALS
 
@@ -30,15 +29,8 @@ def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
     """Plan, cost and curves of a run."""
     log, plan = trainer.state.log_history, trainer.plan
     return {
-        "curriculum": has_curriculum({"curriculum": trainer.args.curriculum, "control_curriculum": None}),
-        "plan": plan.to_dict(),
-        "describe": plan.describe(),
-        "log": log,
-        "decisions": list(plan.log),
-        **cost_facts(trainer),
+        **plan_facts(trainer),
         "passes": (plan.num_draws - plan.num_filled) / plan.candidates / len(plan.ranking),
-        "steps": trainer.state.global_step,
-        "seconds": last(log, "seconds"),
         "validation_map_50": last(log, "eval_map_50"),
     }
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import PartialState
-from common.runs import arguments_of
+from common.runs import Outcome, save_images, write_outcome
 from datasets import Dataset
 from PIL import Image
 from wsod.arguments import FROM_BOXES, DataArguments, needed_scores
 from wsod.data import Prepared, prepare, with_scores
 from wsod.evaluation import DETECTIONS_FILE, RANDOM, SHOWN
 
-from hf_curriculum import Study, summarise
+from hf_curriculum import Study
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.planning.curriculum import curriculum_from
 from hf_curriculum.planning.ranking import resolve_easy
@@ -28,7 +24,6 @@ from hf_curriculum.reporting.chosen import add_chosen
 from hf_curriculum.reporting.inspection import rank_for_show
 from hf_curriculum.reporting.report import Gallery, Report
 from hf_curriculum.reporting.run_sections import add_plan, add_scores_section, add_training
-from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.tasks.detection.boxes import draw_boxes
 from hf_curriculum.tasks.detection.labels import LABELS, label_quality
 
@@ -39,30 +34,23 @@ _SHOWN = 3
 
 def write_results(study: Study, controls: Mapping[str, str]) -> None:
     """Writes the study's table, results and report; prints the table, and what to try next."""
-    folder, data_args = study.output_dir, arguments_of(study, DataArguments)
-    if data_args is None:
-        return
-    prepared = prepare(data_args)
-    if not PartialState().is_main_process:
-        return
-    finished = [item for item in study.runs if item.status == "finished"]
-    named = [name for name in SHOWN if all(name in item.result for item in finished)]
-    over = ["map_50_over_random"] if "map_50" in named else []
-    table = summarise(study.runs, [*named, *over] or ["eval_loss"], control=controls, scale=100 if named else 1)
-    table.write(folder)
-    runs = [
-        {"name": item.arm, "seed": item.seed, "folder": item.folder.relative_to(folder).as_posix(), **item.result}
-        for item in finished
-    ]
-    (folder / "results.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    print(f"\n{table.to_markdown()}")
-    for run in runs:
-        print(describe(run))
-    scored = report_scores(study, prepared, data_args)
-    print(f"\nreport: {write_report(runs, table, prepared, scored, folder / 'report')}")
-    print(f"try the model:    {shlex.join(try_command(finished[0].folder / 'model', prepared))}")
-    if len(runs) == 1 and runs[0]["curriculum"] and finished[0].arm == "curriculum":
-        print(f"beside a control: {command_line('--compare')}")
+    write_outcome(
+        study,
+        controls,
+        kinds=(DataArguments,),
+        prepare=lambda first, data_args: prepare(data_args),
+        metrics=metrics_of,
+        describe=describe,
+        report=write_report,
+        try_it=try_command,
+        scale=100,
+    )
+
+
+def metrics_of(runs: list[dict[str, Any]], prepared: Prepared) -> list[str]:
+    """What every run has of detections; the loss where there are no boxes to compare them with."""
+    named = [name for name in SHOWN if all(name in run for run in runs)]
+    return [*named, *(["map_50_over_random"] if "map_50" in named else [])] or ["eval_loss"]
 
 
 def describe(run: Mapping[str, Any]) -> str:
@@ -86,49 +74,47 @@ def over_random(run: Mapping[str, Any]) -> str:
     )
 
 
-def try_command(model: Path, prepared: Prepared) -> list[str]:
+def try_command(outcome: Outcome) -> list[str]:
     """What detects objects in the first test images, written as files."""
-    folder = model.parents[1] / "test_images"
-    folder.mkdir(exist_ok=True)
-    for number, image in enumerate(prepared.test.select(range(min(_MOST_IMAGES, len(prepared.test))))[IMAGE]):
-        to_rgb(image).save(folder / f"{number}.png")
+    folder, test = outcome.folder / "test_images", outcome.prepared.test
+    model = outcome.finished[0].folder / "model"
+    save_images(test.select(range(min(_MOST_IMAGES, len(test)))), folder)
     return ["hf-curriculum", "detect", str(model), str(folder), "--output", str(folder.with_name("drawn"))]
 
 
-def report_scores(study: Study, prepared: Prepared, data_args: DataArguments) -> Dataset:
+def report_scores(outcome: Outcome) -> Dataset:
     """The training images with the scores that the report shows: those asked for, and those that runs went by."""
     wanted = []
-    for item in study.runs:
-        if item.status == "finished":
-            rule = item.settings["curriculum"]
-            used = needed_scores(curriculum_from(rule) if rule else None, item.settings["score_column"])
-            wanted += [*used, *item.settings["report_scores"]]
-    return with_scores(prepared, data_args, list(dict.fromkeys(wanted)))
+    for item in outcome.finished:
+        rule = item.settings["curriculum"]
+        used = needed_scores(curriculum_from(rule) if rule else None, item.settings["score_column"])
+        wanted += [*used, *item.settings["report_scores"]]
+    return with_scores(outcome.prepared, outcome.arguments[0], list(dict.fromkeys(wanted)))
 
 
-def write_report(runs: list[dict[str, Any]], table: Any, prepared: Prepared, scored: Dataset, folder: Path) -> Path:
+def write_report(outcome: Outcome) -> Path:
     """One self-contained page, and its figures as PNG."""
+    runs, first, prepared, scored = outcome.runs, outcome.first_seed, outcome.prepared, report_scores(outcome)
     names = ", ".join(dict.fromkeys(run["name"] for run in runs))
     report = Report("Weakly supervised detection", f"WSDDN on labels from captions: {names}")
-    first = [run for run in runs if run["seed"] == runs[0]["seed"]]
     facts = {"Parameters": runs[0]["parameters"], "Images": len(prepared.train), "Classes": len(prepared.class_names)}
     if "map_50" in runs[0]:
         facts["mAP@0.5"] = ", ".join(f"{run['name']} {100 * run['map_50']:.1f}" for run in first)
     report.add_facts(facts)
     if "map_50" in runs[0]:
         add_beside_random(report, runs)
-    table.add_to(report)
+    outcome.table.add_to(report)
     if "per_class" in runs[0]:
         add_classes(report, first)
         learnt = [run for run in first if run["labels"] != FROM_BOXES] or first
-        add_detections(report, learnt[-1], prepared, folder.parent)
+        add_detections(report, learnt[-1], prepared, outcome.folder)
     add_training(report, runs, loss_unit="nats per image, summed over classes")
     add_plan(report, runs)
     add_chosen(report, runs)
     if OBJECTS in scored.column_names:
         report.add_text("How right the labels are", str(label_quality(scored, field=prepared.field)), monospace=True)
     add_scored_images(report, scored, prepared.field, first)
-    return report.write(folder)
+    return report.write(outcome.folder / "report")
 
 
 def add_beside_random(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:

@@ -77,7 +77,7 @@ def start(monkeypatch, tmp_path):
             return {"eval_loss": 1.0}
 
         monkeypatch.setattr("babylm_git.run", run)
-        monkeypatch.setattr("babylm_git.write_results", lambda *arguments: written.append(arguments))
+        monkeypatch.setattr("babylm_git.write_results", lambda system, _, *given: written.append((system, *given)))
         command = ["babylm_git.py", "--preset", "smoke", "--output_dir", str(tmp_path), *options]
         monkeypatch.setattr(sys, "argv", command)
         babylm_git.main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from common.runs import cost_facts
+from common.runs import plan_facts
 from small_task import data, make_trainer  # noqa: F401
 
 from hf_curriculum import IID, OnlineSelection
@@ -16,7 +16,7 @@ from hf_curriculum.reporting.chosen import chosen_of
 def test_what_is_kept(make_trainer, rule):  # noqa: F811
     trainer = make_trainer(rule)
     trainer.train()
-    facts = json.loads(json.dumps(cost_facts(trainer)))
+    facts = json.loads(json.dumps(plan_facts(trainer)))
     plan = trainer.plan
     assert facts["examples"] == plan.num_examples == trainer.state.log_history[-1]["examples"]
     assert facts["examples_scored"] == (plan.num_draws if plan.candidates > 1 else 0)

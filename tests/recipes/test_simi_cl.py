@@ -12,8 +12,7 @@ import numpy as np
 import pages as PAGES
 import pytest
 import simi_cl_captioning
-import simi_cl_tables
-from common.runs import counts_beside_paper
+from common.runs import Outcome, counts_beside_paper
 from datasets import Dataset, DatasetDict
 from PIL import Image
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
@@ -32,7 +31,6 @@ from hf_curriculum import (
     make_scenes,
     save_scores,
 )
-from hf_curriculum.config import read_yaml
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.tokenizer import train_word_tokenizer
 from hf_curriculum.names import MODELS
@@ -136,10 +134,56 @@ def test_the_repositories_own_presets():
     assert [(one.scheduled_sampling or {}).get("max") for one in found.values()] == [None, 0.25, 0.5]
 
 
+PAPER = {  # BLEU-4, METEOR, CIDEr, SPICE
+    "table_1": {
+        "Transformer": [35.7, 27.9, 113.0, 20.9],
+        "Addup-CL": [35.2, 27.9, 114.2, 21.0],
+        "Bootstrap-CL": [36.1, 28.0, 115.8, 21.1],
+        "Simi-CL (ViLT)": [35.9, 28.0, 115.6, 21.2],
+        "Simi-CL (CLIP)": [36.3, 28.1, 116.2, 21.2],
+        "Simi-CL (ViLT-CC)": [36.4, 28.2, 117.1, 21.4],
+        "Simi-CL (ViLT-FL)": [36.0, 28.0, 115.9, 21.0],
+    },
+    "flickr30k": {
+        "Transformer": [27.7, 21.8, 58.5, 16.0],
+        "Addup-CL": [26.5, 21.5, 56.6, 16.0],
+        "Bootstrap-CL": [27.6, 21.9, 59.1, 16.0],
+        "Simi-CL (ViLT)": [27.3, 21.9, 59.0, 16.0],
+        "Simi-CL (CLIP)": [27.0, 22.1, 59.6, 16.2],
+        "Simi-CL (ViLT-CC)": [27.5, 22.1, 61.0, 16.3],
+        "Simi-CL (ViLT-FL)": [28.5, 22.1, 61.8, 16.2],
+    },
+    "table_2": {  # BLEU-4 and CIDEr of four sets
+        "Transformer": [71.0, 199.5, 36.5, 120.9, 4.5, 84.0, 0.7, 47.8],
+        "Bootstrap-CL": [57.1, 172.0, 37.8, 122.5, 27.0, 97.8, 18.3, 71.2],
+        "Simi-CL": [57.0, 172.5, 37.1, 122.8, 27.8, 100.4, 18.6, 72.6],
+    },
+    "table_3": {
+        "Transformer": [15.8, 17.0, 35.8, 10.9],
+        "Bootstrap-CL": [18.1, 17.5, 38.3, 11.4],
+        "Simi-CL": [18.6, 18.2, 39.8, 11.7],
+    },
+    "table_4": {
+        "BUTD": [35.2, 27.2, 109.9, 20.1],
+        "BUTD + Simi-CL": [36.2, 27.8, 113.0, 20.6],
+        "AoANet": [36.8, 28.0, 117.2, 21.3],
+        "AoANet + Simi-CL": [37.3, 28.2, 117.0, 21.4],
+    },
+}
+
+
+@pytest.mark.parametrize("table", list(PAPER))
+def test_tables_have_the_papers_rows_and_figures(table):
+    preset = "flickr30k" if "flickr" in table else "coco"
+    arms = PARSER.parse(["--preset", preset, "--features", "store", "--table", table]).arms
+    assert {name: list(arm.paper.values()) for name, arm in arms.items()} == PAPER[table]
+    if table in ("table_1", "flickr30k", "table_4"):
+        assert {tuple(arm.paper) for arm in arms.values()} == {("bleu_4", "meteor", "cider", "spice")}
+
+
 def test_table_1_has_the_papers_rows_at_equal_examples():
     arms, controls, needs = arms_of("--preset", "coco", "--features", "store", "--grid", "table_1")
-    paper = read_yaml((PRESETS.parents[1] / "simi_cl" / "paper_tables.yaml").read_text())["tables"]
-    assert list(arms) == list(paper["1 COCO"]["rows"]) == list(paper["1 Flickr30k"]["rows"])
+    assert list(arms) == list(PAPER["table_1"]) == list(PAPER["flickr30k"])
     assert controls == dict.fromkeys(list(arms)[1:], "Transformer")
     assert needs == {"Bootstrap-CL": ("Transformer",)}
     assert [list(arm["scores"] or [None])[-1] for arm in arms.values()] == [
@@ -152,7 +196,6 @@ def test_table_1_has_the_papers_rows_at_equal_examples():
     assert budgets == ["75,000 examples, 15 × the data, 7,500 steps of 10"] + 6 * [
         "at most 75,000 examples, 15 × the data, 7,500 steps of 10"
     ]
-    assert list(arms_of("--preset", "coco", "--grid", "table_4")[0]) == list(paper["4"]["rows"])
     for grid in ("table_4", "limits", "self_critical"):
         options = PARSER.parse(["--preset", "coco", "--features", "store", "--grid", grid])
         for arm in study_arms(options)[0].values():
@@ -349,15 +392,17 @@ class TestBeforeAnyRun:
 
 
 def test_what_to_try_fits_how_the_model_was_trained(given, tmp_path):
-    data_args = arguments_of(*given)[0]
-    command = try_command(tmp_path / "out" / "a" / "model", prepare(data_args, tmp_path / "out"), data_args)
+    def tried(*options):
+        data_args = arguments_of(*given, *options)[0]
+        finished, prepared = [SimpleNamespace(folder=tmp_path / "out" / "a")], prepare(data_args, tmp_path / "out")
+        return try_command(Outcome(tmp_path / "out", finished, [], (data_args,), prepared, None))
+
+    command = tried()
     assert command[:2] == ["hf-curriculum", "evaluate"]  # no detector stands in the model
     assert command[-2:] == ["--features", str(tmp_path / "store")]
     for number in range(4):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.jpg")
-    data_args = arguments_of(*given, "--images", str(tmp_path))[0]
-    again = try_command(tmp_path / "out" / "a" / "model", prepare(data_args, tmp_path / "out"), data_args)
-    assert again == command  # there are images, and still no detector
+    assert tried("--images", str(tmp_path)) == command  # there are images, and still no detector
 
 
 def test_arms_of_one_column_and_of_the_same_scores(tmp_path):
@@ -394,10 +439,8 @@ def test_a_model_of_other_words_is_no_start(tmp_path):
 
 
 def test_commands_exist():
-    named = []
-    for recipe in (simi_cl_captioning, simi_cl_tables):
-        lines = [line.partition("  #")[0].strip() for line in recipe.__doc__.splitlines()]
-        named += [line for line in lines if line.startswith(("accelerate launch", "python recipes"))]
+    lines = [line.partition("  #")[0].strip() for line in simi_cl_captioning.__doc__.splitlines()]
+    named = [line for line in lines if line.startswith("accelerate launch")]
     assert len(named) >= 12
     for command in named:
         PAGES.check_command(command)

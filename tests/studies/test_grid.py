@@ -365,13 +365,13 @@ def test_a_table_of_the_paper_stands_beside_the_numbers_of_its_rows(parser, tmp_
         ["longest first", "map_50", "n/a", "n/a", "2.5", "–", "2"],
         ["ours", "map_50", "2.5 [2.5, 2.5]", "5.8", "–", "–", "0"],
         ["not theirs", "map_50", "5 [5, 5]", "–", "–", "–", "0"],
-        ["baseline", "loss", "100 [100, 100]", "–", "–", "0.5", "0"],
+        ["baseline", "loss", "1 [1, 1]", "–", "–", "0.5", "0"],
         ["longest first", "loss", "n/a", "–", "–", "–", "2"],
-        ["ours", "loss", "25 [25, 25]", "–", "–", "–", "0"],
-        ["not theirs", "loss", "50 [50, 50]", "–", "–", "–", "0"],
+        ["ours", "loss", "0.25 [0.25, 0.25]", "–", "–", "–", "0"],
+        ["not theirs", "loss", "0.5 [0.5, 0.5]", "–", "–", "–", "0"],
     ]
     text = table.to_markdown()
-    assert "Values × 100. Mean over seeds" in text
+    assert "Values but loss × 100. Mean over seeds" in text
     assert "n/a: every run of the arm diverged. paper: as it is printed there." in text
     assert table.body()[2][7:9] == ["baseline", "-7.5 [-7.5, -7.5]"]
     csv, facts = table.to_csv().splitlines(), table.to_dict()

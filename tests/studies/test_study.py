@@ -522,8 +522,8 @@ class TestTable:
         table = summarise(runs, ["eval_loss"], control="control", scale=100)
         assert table.metrics == ["eval_loss", "examples", "examples_scored", "compute"]
         lines = table.to_markdown().splitlines()
-        assert lines[3].startswith("| faster | eval_loss | 4 | 875")
-        assert lines[-1].startswith("Values but examples, examples_scored, compute × 100. Mean over seeds")
+        assert lines[3].startswith("| faster | eval_loss | 4 | 8.75")
+        assert lines[-1].startswith("Values but eval_loss, examples, examples_scored, compute × 100. Mean over seeds")
         assert lines[-1].endswith("3 to train on one; a reference's own once.")
         assert "| faster | compute | 4 | 420 [420, 420] | – | – | – | – | 0 | 0 |" in lines
         files = table.write(tmp_path / "out")
