@@ -28,14 +28,7 @@ import numpy as np
 from accelerate import PartialState
 from babylm.models import vision_weights
 from datasets import Dataset, DatasetDict
-from reference.arguments import (
-    GIT,
-    PARSER,
-    SCENES,
-    DataArguments,
-    ModelArguments,
-    ReferenceArguments,
-)
+from reference.arguments import GIT, PARSER, SCENES, DataArguments, ModelArguments, ReferenceArguments
 from reference.data import halves, load_splits, take_trusted
 from reference.scores import GROUNDING, LOSS, add_columns, mismatch_auc
 from transformers import AutoConfig, AutoImageProcessor, GitProcessor, set_seed
@@ -130,11 +123,7 @@ def train_reference(
 
 
 def run(
-    folder: Path,
-    data_args: DataArguments,
-    model_args: ModelArguments,
-    args: ReferenceArguments,
-    arguments_in: Any,
+    folder: Path, data_args: DataArguments, model_args: ModelArguments, args: ReferenceArguments, arguments_in: Any
 ) -> dict[str, Any] | None:
     """Trains one model or two, and writes the scored data; what it came to, in the main process."""
     start, splits = time.perf_counter(), load_splits(data_args)

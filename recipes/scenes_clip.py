@@ -160,10 +160,7 @@ def auc(true: np.ndarray, false: np.ndarray) -> float:
 
 @torch.inference_mode()
 def held_out_auc(
-    model: CLIPModel,
-    tokenizer: PreTrainedTokenizerFast,
-    processor: transformers.BaseImageProcessor,
-    images: int,
+    model: CLIPModel, tokenizer: PreTrainedTokenizerFast, processor: transformers.BaseImageProcessor, images: int
 ) -> dict[str, float]:
     """How well matched pairs of new scenes are separated from mismatched ones."""
     scenes = make_scenes(CAPTIONS * images, HELD_OUT_SEED, mismatched=0.5, validation=0, test=0)["train"]

@@ -47,11 +47,7 @@ CLASSIFIER_SEED = 7_103
 KNOWN = 8_000  # pictures that the classifier learns from at most
 IMAGE_SIZE = 32
 LEVELS = tuple(level / 10 for level in range(10))
-WORDINGS = (
-    ("{size} {texture} {colour} {noun}", 0.7),
-    ("{colour} {noun}", 0.15),
-    ("{noun}", 0.15),
-)
+WORDINGS = (("{size} {texture} {colour} {noun}", 0.7), ("{colour} {noun}", 0.15), ("{noun}", 0.15))
 """How an object is named in training, and how often: in full, by its colour, by its noun alone."""
 UNCONDITIONAL = 0.13  # share of pictures trained without their text
 

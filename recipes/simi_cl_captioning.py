@@ -65,10 +65,7 @@ def build_model(model_args: ModelArguments, prepared: Prepared, max_new_tokens: 
 
 
 def run(
-    data_args: DataArguments,
-    model_args: ModelArguments,
-    args: SimiCLArguments,
-    training_args: CaptioningArguments,
+    data_args: DataArguments, model_args: ModelArguments, args: SimiCLArguments, training_args: CaptioningArguments
 ) -> dict[str, Any]:
     """One run: its numbers, its log and its test captions."""
     folder = Path(training_args.output_dir)

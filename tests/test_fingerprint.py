@@ -12,17 +12,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from datasets import (
-    Array2D,
-    Dataset,
-    Features,
-    Image,
-    List,
-    Value,
-    concatenate_datasets,
-    load_dataset,
-    load_from_disk,
-)
+from datasets import Array2D, Dataset, Features, Image, List, Value, concatenate_datasets, load_dataset, load_from_disk
 from PIL import Image as Picture
 
 from hf_curriculum import fingerprint as module

@@ -195,8 +195,7 @@ def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int 
     if by == "row" and IMAGE_ID in dataset.column_names:
         _report_images_on_both_sides(dataset, in_validation)
     return DatasetDict(
-        train=dataset.select(np.flatnonzero(~in_validation)),
-        validation=dataset.select(np.flatnonzero(in_validation)),
+        train=dataset.select(np.flatnonzero(~in_validation)), validation=dataset.select(np.flatnonzero(in_validation))
     )
 
 
@@ -233,8 +232,7 @@ def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) ->
     count = np.intersect1d(images[in_validation], images[~in_validation]).size
     if count:
         logger.warning(
-            "Held out by row: %d images have captions in both train and validation; with by='image' none has.",
-            count,
+            "Held out by row: %d images have captions in both train and validation; with by='image' none has.", count
         )
 
 

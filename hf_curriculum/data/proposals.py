@@ -116,12 +116,7 @@ class StoredProposals:
     """
 
     def __init__(
-        self,
-        source: RegionSource | str | Path,
-        max_proposals: int | None = None,
-        *,
-        min_size: int = 0,
-        seed: int = 0,
+        self, source: RegionSource | str | Path, max_proposals: int | None = None, *, min_size: int = 0, seed: int = 0
     ) -> None:
         validate_search("fast", max_proposals, min_size, None, None)
         self.source: RegionSource = open_regions(source) if isinstance(source, (str, Path)) else source

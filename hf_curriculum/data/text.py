@@ -118,13 +118,7 @@ class Texts:
                 yield from batch[self.column]
 
 
-ENDINGS = {
-    ".train": "train",
-    ".dev": "validation",
-    ".valid": "validation",
-    ".test": "test",
-    ".txt": "train",
-}
+ENDINGS = {".train": "train", ".dev": "validation", ".valid": "validation", ".test": "test", ".txt": "train"}
 """Which split a file belongs to, as the challenge names its files."""
 
 

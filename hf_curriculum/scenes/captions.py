@@ -341,13 +341,7 @@ def _pair(writer: _Writer, groups: list[Group]) -> tuple[Group, Group]:
     return groups[0], groups[1]
 
 
-_ONE_GROUP = [
-    _main_object,
-    _one_on_background,
-    _one_with_place,
-    _one_on_background_with_place,
-    _one_with_everything,
-]
+_ONE_GROUP = [_main_object, _one_on_background, _one_with_place, _one_on_background_with_place, _one_with_everything]
 _SEVERAL_GROUPS = [_main_object, _two_listed, _two_related, _four_or_background, _everything]
 
 _SEED = 1

@@ -357,11 +357,7 @@ def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarra
 
 
 def _score_iterable(
-    dataset: IterableDataset,
-    scorers: Sequence[Scorer],
-    batch_size: int,
-    overwrite: bool,
-    given: Mapping[str, object],
+    dataset: IterableDataset, scorers: Sequence[Scorer], batch_size: int, overwrite: bool, given: Mapping[str, object]
 ) -> IterableDataset:
     """Scores rows while they are read, lazily; the options `given` need all rows at once and must be None."""
     for option, value in given.items():

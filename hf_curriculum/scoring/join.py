@@ -140,11 +140,7 @@ def _score_columns(table: Dataset, keys: list[str], columns: Sequence[str] | Non
 
 
 def _provenance(
-    table: Dataset,
-    names: list[str],
-    keys: list[str],
-    easy: Easy | Mapping[str, Easy] | None,
-    origin: dict[str, str],
+    table: Dataset, names: list[str], keys: list[str], easy: Easy | Mapping[str, Easy] | None, origin: dict[str, str]
 ) -> dict[str, ScoreProvenance]:
     kept, made = read_provenance(table), {}
     for name in names:

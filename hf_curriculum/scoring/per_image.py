@@ -33,13 +33,7 @@ from hf_curriculum.provenance import (
     validate_new_columns,
 )
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, OutOfDistributionCheck
-from hf_curriculum.scorers.alignment.clip_backends import (
-    PREFIX,
-    OpenClipTowers,
-    crop_thin,
-    parse_name,
-    weights_digest,
-)
+from hf_curriculum.scorers.alignment.clip_backends import PREFIX, OpenClipTowers, crop_thin, parse_name, weights_digest
 from hf_curriculum.scorers.base import Component
 from hf_curriculum.scorers.pretrained import folder_digest, load_pretrained
 from hf_curriculum.scorers.visual.images import batches_of_one_size

@@ -101,12 +101,7 @@ class FlagParser(HfArgumentParser):
         **kwargs: of `argparse.ArgumentParser`.
     """
 
-    def __init__(
-        self,
-        dataclass_types: Iterable[type],
-        others: Iterable[str] = (),
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, dataclass_types: Iterable[type], others: Iterable[str] = (), **kwargs: Any) -> None:
         super().__init__(
             dataclass_types, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs
         )

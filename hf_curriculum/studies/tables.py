@@ -179,11 +179,7 @@ class StudyTable:
         """Writes `study.md`, `study.csv`, `study.json`, and `study_METRIC.png`, light and `_dark`, for each metric."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        texts = {
-            "md": self.to_markdown(),
-            "csv": self.to_csv(),
-            "json": json.dumps(self.to_dict(), indent=1) + "\n",
-        }
+        texts = {"md": self.to_markdown(), "csv": self.to_csv(), "json": json.dumps(self.to_dict(), indent=1) + "\n"}
         files = {}
         for ending, text in texts.items():
             files[ending] = folder / f"study.{ending}"

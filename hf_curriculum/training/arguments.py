@@ -56,8 +56,7 @@ class CurriculumTrainingArguments(TrainingArguments):
         metadata={"help": "Examples per device and forward pass; follows from global_batch_size, else 8."},
     )
     gradient_accumulation_steps: int | None = field(
-        default=None,
-        metadata={"help": "Forward passes per optimizer step; follows from global_batch_size, else 1."},
+        default=None, metadata={"help": "Forward passes per optimizer step; follows from global_batch_size, else 1."}
     )
     global_batch_size: int | None = field(
         default=None,

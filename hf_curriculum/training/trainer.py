@@ -26,14 +26,7 @@ from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
-from hf_curriculum.training.callbacks import (
-    DrawLog,
-    TrainingClock,
-    broadcast_decision,
-    numbers_of,
-    paced,
-    round_facts,
-)
+from hf_curriculum.training.callbacks import DrawLog, TrainingClock, broadcast_decision, numbers_of, paced, round_facts
 from hf_curriculum.training.checkpoints import (
     TrainingData,
     invalidate,
@@ -57,12 +50,7 @@ from hf_curriculum.training.prediction import (
     try_first_batch,
 )
 from hf_curriculum.training.publishing import HubMixin
-from hf_curriculum.training.sampler import (
-    CurriculumSampler,
-    DrawAudit,
-    RoundReader,
-    validate_steps_per_process,
-)
+from hf_curriculum.training.sampler import CurriculumSampler, DrawAudit, RoundReader, validate_steps_per_process
 from hf_curriculum.training.selection import Selector, start_audit
 from hf_curriculum.training.setup import (
     ListCollator,
@@ -230,11 +218,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         """
         plan, step = self.plan, self.state.global_step
         compute = plan.compute_after(step) + self._reference_compute
-        return {
-            "examples": plan.examples_after(step),
-            "examples_scored": plan.scored_after(step),
-            "compute": compute,
-        }
+        return {"examples": plan.examples_after(step), "examples_scored": plan.scored_after(step), "compute": compute}
 
     def _follow_arguments(self) -> None:
         """Makes the plan anew where the arguments or the training data are not those that it was made for."""

@@ -29,10 +29,7 @@ _RECALL = {
 
 
 def run_facts(
-    trainer: CurriculumTrainer,
-    data_args: DataArguments,
-    args: BabyLMArguments,
-    text: Mapping[str, Any] | None,
+    trainer: CurriculumTrainer, data_args: DataArguments, args: BabyLMArguments, text: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Which of the paper's variants was trained, on how much, what it cost, and its validation loss."""
     facts = plan_facts(trainer, args.control_curriculum)
@@ -51,11 +48,7 @@ def evaluate_captions(trainer: CurriculumTrainer, prepared: Prepared, args: Baby
     images = one_row_per_image(held_out)
     images = images.select(range(min(args.eval_images, len(images))))
     captions = generate_captions(
-        trainer.model,
-        images,
-        trainer.processing_class,
-        max_new_tokens=args.max_new_tokens,
-        num_beams=args.num_beams,
+        trainer.model, images, trainer.processing_class, max_new_tokens=args.max_new_tokens, num_beams=args.num_beams
     )
     gold = gold_nouns(held_out, prepared.tagger)
     ids = images[IMAGE_ID][:]

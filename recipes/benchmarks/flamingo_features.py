@@ -66,10 +66,7 @@ def clock(device: torch.device) -> float:
 def captions(kinds: list[str], batch: int, longest: int, words: list[str]) -> dict[str, list[str]]:
     """So many captions of each kind; where the words are ours, each of them is one token."""
     draws = np.random.default_rng(0)
-    lengths = {
-        "drawn": np.minimum(11 + draws.poisson(4, batch), longest),
-        "full": np.full(batch, longest),
-    }
+    lengths = {"drawn": np.minimum(11 + draws.poisson(4, batch), longest), "full": np.full(batch, longest)}
     found = {
         kind: [" ".join(draws.choice(words, length - SPECIAL)) for length in lengths[kind]]
         for kind in kinds

@@ -160,10 +160,7 @@ RULES: dict[str, Rule] = {
     "baby steps": lambda base: {"type": "baby_steps", "patience": 1, "min_delta": 0.02, "examples": base.draws},
 }
 """Curricula by name, each run with every score of `--scores`."""
-UNSORTED: dict[str, Rule] = {
-    CONTROL: _iid,
-    "self-paced": lambda base: {"type": "self_paced", "examples": base.draws},
-}
+UNSORTED: dict[str, Rule] = {CONTROL: _iid, "self-paced": lambda base: {"type": "self_paced", "examples": base.draws}}
 """Those of `--start scratch` that look at no score column."""
 
 

@@ -202,11 +202,7 @@ def load(data: tuple[str, int, float, int], start_folder: Path | None) -> Loaded
         model = git_on_tower(tokenizer, 8, 1)
         load_vision_weights(model, str(TOWER))
         features = cache_vision_features(
-            model,
-            images,
-            start_folder.parent / f"features-{data[1]}-{data[3]}",
-            tower_processor(),
-            batch_size=256,
+            model, images, start_folder.parent / f"features-{data[1]}-{data[3]}", tower_processor(), batch_size=256
         )
         stored = {name: pooled(features[name]) for part in parts.values() for name in part.unique(IMAGE_ID)}
         collator = CaptionCollator(tokenizer, None, max_length=LONGEST, vision_features=stored)

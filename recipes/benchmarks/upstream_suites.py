@@ -82,11 +82,7 @@ def put_in_place() -> None:
     import torch
     import transformers
 
-    from hf_curriculum import (
-        CurriculumTrainer,
-        CurriculumTrainingArguments,
-        with_curriculum,
-    )
+    from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, with_curriculum
     from hf_curriculum.models.git.model import CaptionGitForCausalLM, CaptionGitModel
 
     seq2seq = with_curriculum(transformers.Seq2SeqTrainer)

@@ -22,11 +22,7 @@ METRICS = ("accuracy", "accuracy_many", "accuracy_medium", "accuracy_few", "macr
 def run_facts(trainer: CurriculumTrainer) -> dict[str, Any]:
     """Plan, cost, decisions and what each stage showed."""
     plan, log = trainer.plan, trainer.state.log_history
-    return {
-        **plan_facts(trainer),
-        "shown": shown(plan),
-        "seconds": last(log, "seconds") or last(log, "train_runtime"),
-    }
+    return {**plan_facts(trainer), "shown": shown(plan), "seconds": last(log, "seconds") or last(log, "train_runtime")}
 
 
 def shown(plan: Plan) -> list[dict[str, Any]]:

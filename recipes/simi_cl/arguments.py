@@ -93,10 +93,7 @@ class SimiCLArguments:
 
 
 def check_arguments(
-    data_args: DataArguments,
-    model_args: ModelArguments,
-    args: SimiCLArguments,
-    training_args: CaptioningArguments,
+    data_args: DataArguments, model_args: ModelArguments, args: SimiCLArguments, training_args: CaptioningArguments
 ) -> None:
     """Refuses what would spoil a run's end."""
     rule = training_args.curriculum

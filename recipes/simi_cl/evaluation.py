@@ -56,11 +56,7 @@ def test_captions(trainer: CurriculumTrainer, prepared: Prepared, args: SimiCLAr
     images = prepared.images("test", args.test_images)
     ids, known = images[IMAGE_ID][:], references(prepared.data["test"])
     written = generate_captions(
-        trainer.model,
-        images,
-        prepared.collator(),
-        num_beams=args.test_beams,
-        max_new_tokens=args.max_new_tokens,
+        trainer.model, images, prepared.collator(), num_beams=args.test_beams, max_new_tokens=args.max_new_tokens
     )
     truths = [known[image] for image in ids]
     dealt = [*written[1:], *written[:1]]

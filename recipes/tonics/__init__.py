@@ -1,1 +1,1 @@
-"""Parts of `tonics_alignment.py` and `tonics_tables.py`."""
+"""Parts of `tonics_alignment.py`."""

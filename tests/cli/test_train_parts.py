@@ -208,8 +208,7 @@ def test_a_trainer_gets_the_parts_and_a_collator(made):
 
 @pytest.mark.parametrize("main", [True, False])
 @pytest.mark.parametrize(
-    ("resume", "passed_on"),
-    [("last", True), ("True", True), ("true", True), (None, None), ("me/model", "me/model")],
+    ("resume", "passed_on"), [("last", True), ("True", True), ("true", True), (None, None), ("me/model", "me/model")]
 )
 def test_how_a_run_goes(replaced, tmp_path, capsys, monkeypatch, main, resume, passed_on):
     order = []

@@ -219,10 +219,7 @@ def test_draws_within_a_node_are_even():
     assert 0 < ((counts - expected) ** 2 / expected).sum() < 90
 
 
-IMAGES = {
-    "nodes": ["dog"] * 30 + ["cat"] * 30,
-    "image_id": [f"i{row // 3}" for row in range(60)],
-}
+IMAGES = {"nodes": ["dog"] * 30 + ["cat"] * 30, "image_id": [f"i{row // 3}" for row in range(60)]}
 
 
 @pytest.mark.parametrize("batch", [2, 5, 10])

@@ -20,10 +20,7 @@ def noise(width, height):
 @pytest.mark.parametrize("image", [(200, 150), (31, 77), (1, 1)])
 def test_the_table_gives_the_processors_own_numbers(image, size, resample):
     processor = make_image_processor(size, mean=(0.1, 0.2, 0.3), std=(0.9, 0.5, 0.25), resample=resample)
-    pixels, expected = (
-        PixelTable(processor)(noise(*image)),
-        process_image(processor, noise(*image))["pixel_values"],
-    )
+    pixels, expected = (PixelTable(processor)(noise(*image)), process_image(processor, noise(*image))["pixel_values"])
     assert pixels.dtype == torch.float32
     assert pixels.is_contiguous()
     assert torch.equal(pixels, expected)

@@ -279,11 +279,7 @@ class TestWords:
         sample, vocabulary = random.Random(0).sample(captions, 2000), tokenizer.get_vocab()
         for text, ids in zip(sample, tokenizer(sample)["input_ids"], strict=True):
             words = text.lower().translate(str.maketrans("", "", string.punctuation)).split()  # no code of ours
-            assert ids == [
-                0,
-                *(vocabulary[word] if counts[word] > 5 else len(tokenizer) - 1 for word in words),
-                0,
-            ]
+            assert ids == [0, *(vocabulary[word] if counts[word] > 5 else len(tokenizer) - 1 for word in words), 0]
 
 
 def test_the_tokens_of_a_karpathy_file_are_kept_and_counted(tmp_path):

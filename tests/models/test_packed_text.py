@@ -173,16 +173,7 @@ def test_rows_are_of_128_tokens_about(texts, shape):
 @pytest.mark.parametrize("name", ["git", "flamingo"])
 @pytest.mark.parametrize(
     ("asked", "returned"),
-    [
-        ([0, 2], {0, 2}),
-        (2, {2}),
-        (0, {0}),
-        ([-1], {3}),
-        ([-4], {0}),
-        ((3, 0), {0, 3}),
-        ([], None),
-        (False, None),
-    ],
+    [([0, 2], {0, 2}), (2, {2}), (0, {0}), ([-1], {3}), ([-4], {0}), ((3, 0), {0, 3}), ([], None), (False, None)],
 )
 def test_some_hidden_states_are_returned_at_their_index(name, asked, returned):
     model, inputs = build(name).eval(), {"input_ids": torch.randint(5, IMAGE, (2, 7))}

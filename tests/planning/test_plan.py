@@ -70,8 +70,7 @@ def test_partial_batches_of_each_pass_are_those_of_a_loader_per_epoch():
 
 
 @pytest.mark.parametrize(
-    ("size", "batches"),
-    [(416_642, [26_040, 52_081, 78_121, 104_161]), (907_339, [56_709, 113_418, 170_126, 226_835])],
+    ("size", "batches"), [(416_642, [26_040, 52_081, 78_121, 104_161]), (907_339, [56_709, 113_418, 170_126, 226_835])]
 )
 def test_wsod_has_the_published_batches(size, batches):
     plan = make_plan(Phases(4, 1, "rank", partial_batches="keep"), np.arange(size), global_batch_size=4)

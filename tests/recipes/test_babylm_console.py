@@ -54,10 +54,7 @@ def called(monkeypatch, tmp_path, capsys):
         (("--config", "gone.yaml"), "The config file 'gone.yaml' does not exist"),
         (("--eval_images", "1"), "eval_images=1 was given"),
         (("--text_weight", "0.5"), "text_weight=0.5 was given without text"),
-        (
-            ("--data", "nosuchfolder"),
-            "--data nosuchfolder was given, and cannot be read, so no run was begun.",
-        ),
+        (("--data", "nosuchfolder"), "--data nosuchfolder was given, and cannot be read, so no run was begun."),
         (("--text", "no/such/text"), "--text no/such/text was given, and cannot be read"),
     ],
 )

@@ -180,10 +180,7 @@ def test_the_papers_model_without_the_papers_tower_is_told(caplog):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        (("--eval_images", "1"), "eval_images=1 was given"),
-        (("--eval_strategy", "no"), "eval_strategy='no' was given"),
-    ],
+    [(("--eval_images", "1"), "eval_images=1 was given"), (("--eval_strategy", "no"), "eval_strategy='no' was given")],
 )
 def test_settings_that_would_spoil_the_end_of_a_run_are_refused_at_once(options, message):
     with pytest.raises(ValueError, match=message):

@@ -11,13 +11,7 @@ import babylm_git
 import numpy as np
 import pytest
 import torch
-from babylm.arguments import (
-    BabyLMArguments,
-    DataArguments,
-    ModelArguments,
-    has_text_stage,
-    variant_of,
-)
+from babylm.arguments import BabyLMArguments, DataArguments, ModelArguments, has_text_stage, variant_of
 from babylm.text import text_arguments
 from recipe_runs import arguments_of, parser_of, settings_of
 from transformers import TrainingArguments

@@ -49,11 +49,7 @@ ITEMS = {
     ("table9", "subject_aux_inversion"): 3867,
     ("table9", "turn_taking"): 280,
 }
-MISPRINTS = {
-    ("table1", "gram-trog"): {32.29},
-    ("table6", "lex-viz_vocab"): {72.93},
-    ("table6", "gram-trog"): {32.26},
-}
+MISPRINTS = {("table1", "gram-trog"): {32.29}, ("table6", "lex-viz_vocab"): {72.93}, ("table6", "gram-trog"): {32.26}}
 """What is no whole number of the items; the comments of the grids say so."""
 
 

@@ -91,10 +91,7 @@ def test_the_papers_presets_are_the_papers_runs():
         rule = curriculum_from(one.curriculum)
         plan = make_plan(rule, np.arange(pairs), global_batch_size=10, epochs=one.num_train_epochs)
         sizes[pairs] = [end - start for start, end in pairwise([0, *rule._buckets(plan.order).ends])]
-    assert sizes == {
-        566_747: [113_349, 113_349, 113_350, 113_349, 113_350],
-        145_000: [48_333, 48_333, 48_334],
-    }
+    assert sizes == {566_747: [113_349, 113_349, 113_350, 113_349, 113_350], 145_000: [48_333, 48_333, 48_334]}
     assert vars(flickr) == {**vars(coco), **read_preset("flickr30k", PRESETS)}
 
 
@@ -187,7 +184,7 @@ def test_table_1_has_the_papers_rows_at_equal_examples():
     assert controls == dict.fromkeys(list(arms)[1:], "Transformer")
     assert needs == {"Bootstrap-CL": ("Transformer",)}
     assert [list(arm["scores"] or [None])[-1] for arm in arms.values()] == [
-        *(None, "addup", "model_loss", "vilt_similarity", "clip_similarity", "vilt_similarity", "vilt_similarity"),
+        *(None, "addup", "model_loss", "vilt_similarity", "clip_similarity", "vilt_similarity", "vilt_similarity")
     ]
     rows = Dataset.from_dict({"caption": [""] * 5000})
     budgets = [

@@ -8,15 +8,7 @@ from datasets import Dataset
 from PIL import Image, ImageFont
 
 from hf_curriculum import make_scenes
-from hf_curriculum.scenes.contact_sheet import (
-    _FONT_SIZE,
-    _INK,
-    _TILE,
-    _WRONG,
-    _different_images,
-    _wrap,
-    contact_sheet,
-)
+from hf_curriculum.scenes.contact_sheet import _FONT_SIZE, _INK, _TILE, _WRONG, _different_images, _wrap, contact_sheet
 
 
 @pytest.fixture(scope="module")

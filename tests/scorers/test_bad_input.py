@@ -64,12 +64,7 @@ READ = [name for name in ANY.NAMES if "caption" in ANY.build(name).columns]  # a
 
 
 EDGES = [
-    (
-        lambda given: NounCount(max_words=given),
-        1,
-        0,
-        "max_words is at least [123]",
-    ),
+    (lambda given: NounCount(max_words=given), 1, 0, "max_words is at least [123]"),
     (lambda given: ModelLoss("m", max_length=given), 2, 1, "max_length is at least [123]"),
     (lambda given: ModelLoss("m", batch_size=given), 1, 0, "batch_size is at least [123]"),
     (lambda given: LanguageModelLoss("m", max_length=given), 2, 1, "max_length is at least [123]"),

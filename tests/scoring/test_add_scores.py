@@ -12,15 +12,7 @@ import PIL.Image
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, IterableDatasetDict, Value, load_from_disk
 
-from hf_curriculum import (
-    CaptionLength,
-    Combine,
-    NounCount,
-    Scorer,
-    WordRarity,
-    add_scores,
-    read_provenance,
-)
+from hf_curriculum import CaptionLength, Combine, NounCount, Scorer, WordRarity, add_scores, read_provenance
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scoring.add_scores import scoring_inputs
 

@@ -16,8 +16,7 @@ NAN = np.nan
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"),
-    [("max", [3, 3, 3, NAN, -1]), ("min", [1, 1, 1, NAN, -1]), ("mean", [2, 2, 2, NAN, -1])],
+    ("how", "expected"), [("max", [3, 3, 3, NAN, -1]), ("min", [1, 1, 1, NAN, -1]), ("mean", [2, 2, 2, NAN, -1])]
 )
 def test_by_hand(how, expected):
     scores = np.float32([1, 3, NAN, NAN, -1])

@@ -92,7 +92,7 @@ def test_another_run_of_what_is_needed_makes_another_run(parser, tmp_path):
 def test_what_needs_a_run_that_fell_is_not_trained_and_is_tried_again(parser, tmp_path):
     study, _ = made(parser, tmp_path / "out", Run(**{"vanilla-seed0": OSError("disk")}), "--grid", "table_1")
     assert [(item.arm, item.status) for item in study.runs] == [
-        *(("vanilla", "crashed"), ("ours", "crashed"), ("slow", "finished")),
+        *(("vanilla", "crashed"), ("ours", "crashed"), ("slow", "finished"))
     ]
     assert "ours, seed 0: crashed, RuntimeError: It needs the run of 'vanilla', which is crashed" in study.describe()
     run = Run()

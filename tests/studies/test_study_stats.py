@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hf_curriculum.studies.statistics import (
-    bootstrap_interval,
-    mean_interval,
-    paired_test,
-    sign_flip_p,
-)
+from hf_curriculum.studies.statistics import bootstrap_interval, mean_interval, paired_test, sign_flip_p
 
 
 def incomplete_beta(a, b, x):

@@ -216,11 +216,7 @@ def make_task(job: dict) -> dict:
     """
     if job["task"] in ("rows", "norm"):
         data = make_data()
-        return {
-            "model": Net(job["task"] == "norm"),
-            "train_dataset": data,
-            "eval_dataset": held_out(job, data, 20),
-        }
+        return {"model": Net(job["task"] == "norm"), "train_dataset": data, "eval_dataset": held_out(job, data, 20)}
     if job["task"] == "buckets":
         return {"model": Net(True), "train_dataset": BucketedStream(buckets()), "eval_dataset": still_rows()}
     if job["task"] == "aligner":

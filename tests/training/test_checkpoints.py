@@ -209,10 +209,7 @@ def run(tmp_path):
         )
         torch.manual_seed(0)
         trainer = CurriculumTrainer(
-            Net(),
-            args,
-            train_dataset=captioned() if data is None else data,
-            data_collator=collator or PairCollator(),
+            Net(), args, train_dataset=captioned() if data is None else data, data_collator=collator or PairCollator()
         )
         trainer.train(resume_from_checkpoint=resume and str(tmp_path / resume / "checkpoint-5"))
         return trainer

@@ -24,12 +24,7 @@ from hf_curriculum import (
 from hf_curriculum.data.image_inputs import RegionInputs
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
-from hf_curriculum.models.git.build import (
-    git_from_config,
-    small_git_config,
-    small_vision_config,
-    special_token_ids,
-)
+from hf_curriculum.models.git.build import git_from_config, small_git_config, small_vision_config, special_token_ids
 from hf_curriculum.names import BATCHES, CURRICULA, MODELS, SCORERS
 from hf_curriculum.provenance import append_columns, score_values
 from hf_curriculum.tasks.alignment import AlignerConfig, AlignerModel, ContrastiveCollator, ContrastiveTrainer

@@ -118,11 +118,7 @@ class ProposalFolder(FilePerImage):
     suffixes = (".npy", ".mat")
 
     def __init__(
-        self,
-        path: str | Path,
-        order: Order = "yxyx",
-        normalised: bool | None = None,
-        one_based: bool | None = None,
+        self, path: str | Path, order: Order = "yxyx", normalised: bool | None = None, one_based: bool | None = None
     ) -> None:
         super().__init__(path, order, normalised=False, one_based=False)
         matlab = self._kind() == ".mat"
@@ -256,11 +252,7 @@ class RegionArchive(BoxArrays):
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        order: Order | None = None,
-        normalised: bool = False,
-        one_based: bool | None = None,
+        self, path: str | Path, order: Order | None = None, normalised: bool = False, one_based: bool | None = None
     ) -> None:
         self.kind: str = Path(path).suffix.lower()
         if self.kind not in (".npz", ".h5", ".hdf5", ".mat"):

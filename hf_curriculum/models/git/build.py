@@ -140,10 +140,7 @@ def special_token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int | None
 
 
 def git_from_config(
-    config: CaptionGitConfig,
-    *,
-    vision_model_name_or_path: str | None = None,
-    attn_implementation: str | None = None,
+    config: CaptionGitConfig, *, vision_model_name_or_path: str | None = None, attn_implementation: str | None = None
 ) -> CaptionGitForCausalLM:
     """A new GIT with random weights, its vision tower pretrained if one is named."""
     return new_model(

@@ -132,12 +132,7 @@ class CaptionGitSelfAttention(nn.Module):
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        is_causal: bool,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, is_causal: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         implementation = self.config._attn_implementation
         attend = eager_attention if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]

@@ -99,12 +99,7 @@ def score_distribution(
 
 
 def score_mixture(
-    scores: ArrayLike,
-    mixture: ScoreMixture,
-    *,
-    name: str,
-    easy: Literal["low", "high"] = "low",
-    theme: Theme = LIGHT,
+    scores: ArrayLike, mixture: ScoreMixture, *, name: str, easy: Literal["low", "high"] = "low", theme: Theme = LIGHT
 ) -> Figure:
     """Histogram of a score with its two humps and the threshold between them, the easy end at the left.
 

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from hf_curriculum.tasks.alignment.retrieval.suite import RetrievalEvaluation, RetrievalSuite
 
 _Pairs = Annotated[
-    str,
-    typer.Argument(help="Captioned images: a folder, a caption file, a saved data set or a name, as of `score`."),
+    str, typer.Argument(help="Captioned images: a folder, a caption file, a saved data set or a name, as of `score`.")
 ]
 _Objects = Annotated[
     list[str],

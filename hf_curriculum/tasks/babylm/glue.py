@@ -79,11 +79,7 @@ def _encoded(run: Run, task: GlueTask, rows: list[dict[str, Any]], labels: list[
 
 
 def _fine_tune(
-    run: Run,
-    name: str,
-    training: list[dict[str, Any]],
-    validation: dict[str, list[dict[str, Any]]],
-    labels: list[Any],
+    run: Run, name: str, training: list[dict[str, Any]], validation: dict[str, list[dict[str, Any]]], labels: list[Any]
 ) -> dict[str, dict[str, Any]]:
     from transformers import EarlyStoppingCallback, PrinterCallback, Trainer
 
@@ -127,10 +123,7 @@ def _judge(trainer: Any, task: str, data: list[dict[str, Any]], labels: list[Any
             f"`{task}` is judged by {GLUE[task].measure}, which two labels have, but its files have {labels}. Check "
             "that the files are the task's."
         )
-    return {
-        "scores": {_SCORE: scores[GLUE[task].measure], **scores},
-        "predicted": [labels[at] for at in predicted],
-    }
+    return {"scores": {_SCORE: scores[GLUE[task].measure], **scores}, "predicted": [labels[at] for at in predicted]}
 
 
 def _arguments(run: Run, folder: Path, *, binary: bool) -> Any:

@@ -153,12 +153,7 @@ def evaluate_suite(
     not_run = {} if tasks is not None else _left_out(list(chosen), folder, sources, model, image_processor)
     _check_images(chosen, image_processor, not_run)
     scorer = TextImageScorer(
-        model,
-        tokenizer,
-        image_processor,
-        batch_size=batch_size,
-        image_tokens=image_tokens,
-        prefix_token=prefix_token,
+        model, tokenizer, image_processor, batch_size=batch_size, image_tokens=image_tokens, prefix_token=prefix_token
     )
     run = Run(
         scorer=scorer,

@@ -163,12 +163,7 @@ def evaluate_captions(
         "limit": limit,
     }
     suite = CaptionSuite(rows, metrics or "all", **given)
-    about: dict[str, Any] = {
-        "version": __version__,
-        "model": model,
-        "data": data,
-        "split": split,
-    }
+    about: dict[str, Any] = {"version": __version__, "model": model, "data": data, "split": split}
     if written is None:
         settings = {"num_beams": beams or 5, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
         captions = _generate(suite, model, features, settings, progress=progress)

@@ -13,12 +13,7 @@ from transformers import LogitsProcessor
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.tasks.captioning.trainer import CaptioningTrainer, generate_predictions
-from hf_curriculum.training.prediction import (
-    TEXT_INPUTS,
-    base_model,
-    evaluation_model,
-    preserve_rng_state,
-)
+from hf_curriculum.training.prediction import TEXT_INPUTS, base_model, evaluation_model, preserve_rng_state
 
 Baseline = Literal["greedy", "leave_one_out"]
 END = "<eos>"

@@ -156,8 +156,7 @@ def train_command(
     features: _Features = None,
     min_count: _MinCount = 5,
     epochs: Annotated[
-        float | None,
-        typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero),
+        float | None, typer.Option(help="Epochs, for a curriculum that has no length of its own.", callback=above_zero)
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per process and step.", min=1)] = BATCH_SIZE,
     learning_rate: Annotated[float, typer.Option(help="Peak of the schedule.", callback=above_zero)] = 1e-3,
@@ -366,11 +365,7 @@ def _check_model(context: typer.Context) -> None:
 
 
 def _trainer(
-    data: Dataset,
-    held_out: Dataset | None,
-    args: CaptioningArguments,
-    options: Mapping[str, Any],
-    validation: float,
+    data: Dataset, held_out: Dataset | None, args: CaptioningArguments, options: Mapping[str, Any], validation: float
 ) -> CaptioningTrainer:
     """A captioner, new or loaded, with its data; `options` are the command's."""
     from datasets import DatasetDict

@@ -52,8 +52,7 @@ _AsCap2Det = Annotated[
     typer.Option("--as-cap2det", help="Search as Cap2Det's code does: quality, any size, squeezed to a ratio of 2.2."),
 ]
 _File = Annotated[
-    Path | None,
-    typer.Option(help="Take the proposals of a file or folder (MCG's, fast-rcnn's, Cap2Det's, .npz)."),
+    Path | None, typer.Option(help="Take the proposals of a file or folder (MCG's, fast-rcnn's, Cap2Det's, .npz).")
 ]
 _NumProc = Annotated[int | None, typer.Option(help="Processes that search, of each launched process.", min=0)]
 _Seed = Annotated[int, typer.Option(help="Of the choice where an image has more boxes than --max-proposals.")]

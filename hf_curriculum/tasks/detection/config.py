@@ -41,11 +41,7 @@ class ConvBackboneConfig(PretrainedConfig):
         return super().__new__(cls)
 
     def __init__(
-        self,
-        stages: Sequence[Sequence[int]] = VGG16,
-        num_channels: int = 3,
-        batch_norm: bool = False,
-        **kwargs: Any,
+        self, stages: Sequence[Sequence[int]] = VGG16, num_channels: int = 3, batch_norm: bool = False, **kwargs: Any
     ) -> None:
         self.stages: list[list[int]] = [list(stage) for stage in stages]
         self.num_channels = num_channels

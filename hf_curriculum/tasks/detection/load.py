@@ -26,11 +26,7 @@ _FOLDERS = ("JPEGImages", "Annotations")
 
 
 def load_objects(
-    source: str | Path,
-    *,
-    images: str | Path | None = None,
-    split: str | None = None,
-    allow_outside: bool = False,
+    source: str | Path, *, images: str | Path | None = None, split: str | None = None, allow_outside: bool = False
 ) -> Dataset | DatasetDict:
     """Images with the boxes of their objects, one row per image, for evaluating detectors or as labels.
 

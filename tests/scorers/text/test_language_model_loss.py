@@ -114,10 +114,7 @@ def test_models_that_are_not_there_or_not_causal(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ({"reduction": "max"}, "`reduction` is 'max'"),
-        ({"easy": "middle"}, "`easy` is 'middle'"),
-    ],
+    [({"reduction": "max"}, "`reduction` is 'max'"), ({"easy": "middle"}, "`easy` is 'middle'")],
 )
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):

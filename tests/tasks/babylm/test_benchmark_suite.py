@@ -100,11 +100,7 @@ def test_a_try_is_marked_as_one(evaluate):
         ({"tasks": "blimp"}, ValueError, "a single string"),
         ({"tasks": []}, ValueError, "`tasks` is empty"),
         ({"limit": 0}, ValueError, "limit=0 leaves nothing"),
-        (
-            {"sources": {"blimpp": "x", "glue": "y"}},
-            ValueError,
-            r"\['blimpp', 'glue'\] in `sources` would",
-        ),
+        ({"sources": {"blimpp": "x", "glue": "y"}}, ValueError, r"\['blimpp', 'glue'\] in `sources` would"),
         ({"tasks": ["vqa"], "image_processor": None}, ValueError, r"\['vqa'\] were asked for, which have images"),
         ({"data_dir": "nowhere"}, FileNotFoundError, "None of blimp, .* can be run"),
         ({"data_dir": "nowhere", "tasks": ["ewok"]}, FileNotFoundError, "`ewok` needs the folder"),

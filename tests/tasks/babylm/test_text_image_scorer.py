@@ -121,8 +121,7 @@ def test_models_that_look_ahead_are_refused(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("value", "other", "causal"),
-    [(0.0, 0.009, True), (0.0, 0.02, False), (50.0, 50.4, True), (50.0, 51.0, False)],
+    ("value", "other", "causal"), [(0.0, 0.009, True), (0.0, 0.02, False), (50.0, 50.4, True), (50.0, 51.0, False)]
 )
 def test_rounding_is_not_taken_for_looking_ahead(value, other, causal):
     class Rounded(torch.nn.Linear):

@@ -288,16 +288,8 @@ class TestMistakes:
             ({"metrics": "clip_score"}, ValueError, "CLIPScore needs a CLIP, and none was named"),
             ({"clip": "scenes_clip"}, ValueError, "CLIPScore compares captions with images.*leave `clip` out"),
             ({"metrics": ["blue"]}, ValueError, "'blue'.*is not known"),
-            (
-                {"compare": {"o": {"100": "a"}}},
-                ValueError,
-                "captions of 'o' lack 11 of the 12.*the first '101'",
-            ),
-            (
-                {"difficulty": {"101": 0.1}},
-                ValueError,
-                "difficulty lack 11 of the 12.*the first '100'",
-            ),
+            ({"compare": {"o": {"100": "a"}}}, ValueError, "captions of 'o' lack 11 of the 12.*the first '101'"),
+            ({"difficulty": {"101": 0.1}}, ValueError, "difficulty lack 11 of the 12.*the first '100'"),
             ({"compare": {"o": "gone.json"}}, FileNotFoundError, "There is no file gone.json"),
             ({"difficulty": "gone"}, FileNotFoundError, "There is no file gone"),
         ],

@@ -15,13 +15,7 @@ import torch
 from datasets import Dataset
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, VisionEncoderDecoderModel
 
-from hf_curriculum import (
-    BabySteps,
-    CaptionCollator,
-    make_image_processor,
-    make_scenes,
-    train_wordpiece,
-)
+from hf_curriculum import BabySteps, CaptionCollator, make_image_processor, make_scenes, train_wordpiece
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.tasks.captioning import (

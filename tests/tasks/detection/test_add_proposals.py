@@ -318,19 +318,10 @@ def test_boxes_of_the_image_at_another_size_are_scaled(tmp_path):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (
-            {"9": [[0, 0, 300, 20]]},
-            r"reach to 300, 20 .*the image has 100 × 50 pixels. They are of an image",
-        ),
+        ({"9": [[0, 0, 300, 20]]}, r"reach to 300, 20 .*the image has 100 × 50 pixels. They are of an image"),
         ({"9": [[-8, 0, 30, 20]]}, r"from -8, 0.*order=\"yxyx\" or \"xywh\""),
-        (
-            {"9": [[60, 20, 30, 10]]},
-            r"ends before it begins, so it is not 'xyxy'.*width, height is \"xywh\"",
-        ),
-        (
-            {"9": [[0, 0, 30, 20]], "9/size": [50, 50]},
-            r"of an image of 50 × 50 pixels, and the image has 100 × 50",
-        ),
+        ({"9": [[60, 20, 30, 10]]}, r"ends before it begins, so it is not 'xyxy'.*width, height is \"xywh\""),
+        ({"9": [[0, 0, 30, 20]], "9/size": [50, 50]}, r"of an image of 50 × 50 pixels, and the image has 100 × 50"),
         ({"7": [[0, 0, 30, 20]]}, r"None of the images \('9', for example\) is in .*'7', for example"),
     ],
 )

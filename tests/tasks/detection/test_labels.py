@@ -168,11 +168,7 @@ def test_objects_that_are_called_otherwise_are_named(caplog):
         (lambda: CaptionLabels(["dog", "cat", "Dog"]), ValueError, "Two categories are called 'dog'"),
         (lambda: GivenLabels("tags", ["a", "b", "a"]), ValueError, "Two categories are called 'a'"),
         (lambda: BoxLabels([]), ValueError, "`categories` is empty"),
-        (
-            lambda: CaptionLabels(["dog"], synonyms={"cat": ["kitten"]}),
-            ValueError,
-            r"synonyms of \['cat'\]",
-        ),
+        (lambda: CaptionLabels(["dog"], synonyms={"cat": ["kitten"]}), ValueError, r"synonyms of \['cat'\]"),
         (lambda: CaptionLabels(["dog", 3]), TypeError, "Give a list of strings"),
         (lambda: CaptionLabels(["dog"], synonyms="nowhere.txt"), FileNotFoundError, "nowhere"),
         (lambda: add_labels(captioned(), "coco"), TypeError, "was given a str as labels. They come from `CaptionLab"),

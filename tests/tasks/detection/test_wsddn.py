@@ -516,10 +516,7 @@ def test_edges_of_what_an_option_may_be(name, least, beyond):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"pooling": "mean"}, "pooling='mean' was given"),
-        ({"backbone_config": {"depth": 3}}, "no `model_type`"),
-    ],
+    [({"pooling": "mean"}, "pooling='mean' was given"), ({"backbone_config": {"depth": 3}}, "no `model_type`")],
 )
 def test_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):

@@ -18,14 +18,7 @@ from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.tasks.long_tail import filter_spectrum
 
 # a row: level, class, score
-ROWS = [
-    (0.1, 0, 0.30),
-    (0.1, 0, 0.2999999),
-    (0.1, 1, 0.45),
-    (0.5, 0, 0.31),
-    (0.5, 1, float("nan")),
-    (0.5, 1, 0.1),
-]
+ROWS = [(0.1, 0, 0.30), (0.1, 0, 0.2999999), (0.1, 1, 0.45), (0.5, 0, 0.31), (0.5, 1, float("nan")), (0.5, 1, 0.1)]
 
 
 class Grey(Scorer):

@@ -450,7 +450,7 @@ def test_every_option_goes_to_the_pipeline_and_64_sources_are_looked_at(drawer, 
     assert only.given == ("any", options)
     assert only.checked == [([f"i{number}" for number in range(64)], [(2, 2)] * 64)]
     assert [(len(prompts), images, size, strength) for prompts, images, size, strength, _ in only.calls] == [
-        *((50, None, (2, 2), 1), (16, None, (2, 2), 1), (50, 50, (2, 2), 0.5), (16, 16, (2, 2), 0.5)),
+        *((50, None, (2, 2), 1), (16, None, (2, 2), 1), (50, 50, (2, 2), 0.5), (16, 16, (2, 2), 0.5))
     ]
     assert [np.asarray(image)[0, 0, 0] for image in made["image"]] == [*range(1, 133)]
 

@@ -118,16 +118,7 @@ class Ontology:
             if value < 1:
                 raise ValueError(f"`{name}` is {value}. It is a number of examples, at least 1.")
         fields = induced(
-            pairs,
-            objects,
-            min_pairs,
-            min_instances,
-            corrections,
-            tagger,
-            lemmas,
-            parents,
-            min_confidence,
-            num_proc,
+            pairs, objects, min_pairs, min_instances, corrections, tagger, lemmas, parents, min_confidence, num_proc
         )
         settings = {
             "min_pairs": min_pairs,

@@ -79,10 +79,7 @@ def join_sources(sources: Mapping[str, Dataset]) -> Dataset:
     parts = []
     for name, pairs in sources.items():
         ids = read_column(pairs, IMAGE_ID).cast(pa.string())
-        named = {
-            IMAGE_ID: pc.binary_join_element_wise(name, ids, "/"),
-            SOURCE: pa.repeat(pa.scalar(name), len(pairs)),
-        }
+        named = {IMAGE_ID: pc.binary_join_element_wise(name, ids, "/"), SOURCE: pa.repeat(pa.scalar(name), len(pairs))}
         features = {IMAGE_ID: Value("string"), SOURCE: Value("string")}
         parts.append(append_columns(pairs, named, {}, features=features, overwrite=True))
     joined = concat_scored(parts)
@@ -204,7 +201,4 @@ def hold_out_instances(triplets: Dataset, number: int = 100, *, seed: int = 0) -
     order = np.lexsort((draws, codes[rows]))
     first = order[np.diff(codes[rows][order], prepend=-1) != 0]
     by_key = first[np.argsort(keys[codes[rows[first]]], kind="stable")]
-    return DatasetDict(
-        train=triplets.select(np.flatnonzero(~held)),
-        heldout=triplets.select(rows[by_key]),
-    )
+    return DatasetDict(train=triplets.select(np.flatnonzero(~held)), heldout=triplets.select(rows[by_key]))

@@ -61,12 +61,7 @@ def make_triplets(
 
 
 def _with_nodes(
-    pairs: Dataset,
-    mentions: Mentions,
-    objects: Any,
-    nodes: Mapping[str, str],
-    names: list[str],
-    min_confidence: float,
+    pairs: Dataset, mentions: Mentions, objects: Any, nodes: Mapping[str, str], names: list[str], min_confidence: float
 ) -> tuple[Mentions, np.ndarray]:
     """The mentions whose image shows any object, and the class that each shows, −1 for another; int32."""
     number = {name: place for place, name in enumerate(names)}

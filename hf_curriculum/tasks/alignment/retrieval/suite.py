@@ -276,14 +276,7 @@ class RetrievalSuite:
             small = f"Nothing is ranked within classes: none has {self.min_images:,} images."
             notes = notes if within is not None else (*notes, small)
         return RetrievalEvaluation(
-            self.name,
-            self.image_ids,
-            self.captions,
-            ranks,
-            within,
-            comparison,
-            (*self.notes, *notes),
-            similarities,
+            self.name, self.image_ids, self.captions, ranks, within, comparison, (*self.notes, *notes), similarities
         )
 
     def _ranks(self, similarities: Similarities) -> RetrievalRanks:

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf_curriculum.scorers.alignment.clip import (
-    SCENES_CLIP,
-    CLIPSimilarity,
-    encode_texts,
-    image_vectors,
-)
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity, encode_texts, image_vectors
 from hf_curriculum.scorers.pretrained import report_truncated
 from hf_curriculum.tasks.captioning.metrics.overlap import check_references
 

@@ -133,10 +133,7 @@ def _kind(weights: Mapping[str, torch.Tensor], given: str | None, checkpoint: st
 
 
 def _check_names(
-    plan: ConversionPlan,
-    weights: Mapping[str, torch.Tensor],
-    wanted: Mapping[str, torch.Size],
-    checkpoint: str | Path,
+    plan: ConversionPlan, weights: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Size], checkpoint: str | Path
 ) -> None:
     """Raises where weights are missing, unknown, or of another shape than the model's."""
     needed = {theirs for sources in plan.names.values() for theirs in sources}
