@@ -97,7 +97,7 @@ def write_outcome(
     table.write(folder)
     for run in runs:
         print(describe(run))
-    if len(runs) > 1:
+    if len(study.runs) > 1:
         print(f"\n{table.to_markdown()}")
     outcome = Outcome(folder, finished, runs, arguments, prepared, table)
     print(f"report: {report(outcome)}")

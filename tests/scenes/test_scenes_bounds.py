@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hf_curriculum import make_scenes
 from hf_curriculum.scenes.captions import clutter, direction, place, relations, scene_lines, write_scene_text
-from hf_curriculum.scenes.make import _check, swap_captions
+from hf_curriculum.scenes.make import _validate_arguments, swap_captions
 from hf_curriculum.scenes.scene import _GAP, _share, _touch
 
 sheets = import_module("hf_curriculum.scenes.contact_sheet")  # the package has a function of that name
@@ -152,12 +152,12 @@ def test_as_many_captions_are_swapped_as_asked_for(share: float, swapped: int) -
 
 def test_the_ends_of_every_range_are_allowed() -> None:
     shares = {"train": 1, "validation": 0, "test": 0}
-    _check(1, 0, 32, 1, 0, 1, shares)
-    _check(10**9, 2**64 - 1, 1024, 5, 1.0, 8, {"train": 0.5, "validation": 0.25, "test": 0.25})
+    _validate_arguments(1, 0, 32, 1, 0, 1, shares)
+    _validate_arguments(10**9, 2**64 - 1, 1024, 5, 1.0, 8, {"train": 0.5, "validation": 0.25, "test": 0.25})
     with pytest.raises(ValueError, match="leave no images to train on"):
-        _check(1, 0, 32, 1, 0, 1, {"train": 0, "validation": 1, "test": 0})
+        _validate_arguments(1, 0, 32, 1, 0, 1, {"train": 0, "validation": 1, "test": 0})
     with pytest.raises(TypeError, match=r"image_size=32\.5 is not a whole number"):
-        _check(1, 0, 32.5, 1, 0, 1, shares)
+        _validate_arguments(1, 0, 32.5, 1, 0, 1, shares)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import zipfile
 import zlib
@@ -79,8 +78,8 @@ class FilePerImage(BoxArrays):
     suffixes: tuple[str, ...] = ()
     """Ends of files; those of a folder have the same."""
 
-    def _kind(self) -> str:
-        """The end of the folder's files."""
+    def __init__(self, path: str | Path, order: Order, normalised: bool, one_based: bool) -> None:
+        super().__init__(path, order, normalised, one_based)
         kinds = {file.suffix for file in Path(self.path).rglob("*") if file.suffix in self.suffixes}
         if len(kinds) != 1:
             first, second = self.suffixes
@@ -88,10 +87,10 @@ class FilePerImage(BoxArrays):
             raise ValueError(
                 f"The folder {self.path!r} has {found} files. One file per image is needed, all of one kind."
             )
-        return kinds.pop()
+        self.kind: str = kinds.pop()
 
     def _find(self) -> dict[str, str]:
-        return by_name(sorted(str(file) for file in Path(self.path).rglob("*") if file.suffix in self.suffixes))
+        return by_name(sorted(str(file) for file in Path(self.path).rglob(f"*{self.kind}")))
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
@@ -121,7 +120,7 @@ class ProposalFolder(FilePerImage):
         self, path: str | Path, order: Order = "yxyx", normalised: bool | None = None, one_based: bool | None = None
     ) -> None:
         super().__init__(path, order, normalised=False, one_based=False)
-        matlab = self._kind() == ".mat"
+        matlab = self.kind == ".mat"
         self.normalised = not matlab if normalised is None else normalised
         self.one_based = matlab if one_based is None else one_based
 
@@ -274,8 +273,10 @@ class RegionArchive(BoxArrays):
             elif self.kind == ".mat":
                 self._file = _cells(self.path)
             else:
+                with needs("h5py", self.path):
+                    import h5py
                 with reading(self.path):
-                    self._file = _import("h5py", "h5py", self.path).File(self.path, "r")
+                    self._file = h5py.File(self.path, "r")
         return self._file
 
     def _entries(self) -> list[str]:
@@ -283,7 +284,9 @@ class RegionArchive(BoxArrays):
         content = self._content()
         if self.kind not in (".h5", ".hdf5"):
             return list(content)
-        h5py, names, links = _import("h5py", "h5py", self.path), [], []
+        with needs("h5py", self.path):
+            import h5py
+        names, links = [], []
         with reading(self.path):
             content.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
             content.visititems_links(
@@ -351,10 +354,11 @@ def _cells(path: str) -> dict[str, np.ndarray]:
     return dict(zip(map(str, content["images"]), content["boxes"], strict=True))
 
 
-def _import(module: str, package: str, path: str) -> Any:
-    """A module that only some files need."""
+@contextmanager
+def needs(package: str, path: str) -> Iterator[None]:
+    """Imports of a package that only some files need."""
     try:
-        return importlib.import_module(module)
+        yield
     except ImportError as error:
         raise ImportError(
             f"Reading {path} needs {package}, which is not installed. Run `pip install 'hf-curriculum[detection]'`."
@@ -379,10 +383,12 @@ def read_matlab(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_version_5(path: str, names: Sequence[str]) -> dict[str, Any]:
-    scipy_io = _import("scipy.io", "SciPy", path)
+    with needs("SciPy", path):
+        from scipy.io import loadmat
+        from scipy.io.matlab import MatReadError
     try:
-        content = scipy_io.loadmat(path, variable_names=list(names))
-    except (scipy_io.matlab.MatReadError, ValueError, TypeError, OSError) as error:
+        content = loadmat(path, variable_names=list(names))
+    except (MatReadError, ValueError, TypeError, OSError) as error:
         raise ValueError(f"{path} is no MATLAB file, or a truncated one ({error}).") from error
     return {name: _from_cells(content[name]) for name in names if name in content}
 
@@ -394,7 +400,8 @@ def _from_cells(value: np.ndarray) -> Any:
 
 
 def _read_hdf5(path: str, names: Sequence[str]) -> dict[str, Any]:
-    h5py = _import("h5py", "h5py", path)
+    with needs("h5py", path):
+        import h5py
 
     def value(item: Any) -> Any:
         _validate_inside_file(item, item.name, path)
@@ -451,7 +458,6 @@ class FeatureFolder(FilePerImage):
         one_based: bool = False,
     ) -> None:
         super().__init__(path, order, normalised, one_based)
-        self.kind: str = self._kind()
         beside = Path(path).with_name(Path(path).name.removesuffix("_att") + "_box")
         if boxes is None and Path(path).name.endswith("_att") and beside.is_dir():
             boxes = beside
