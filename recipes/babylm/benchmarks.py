@@ -46,6 +46,7 @@ def add_benchmarks(study: Study, benchmarks: str | None) -> None:
         print("The benchmarks are miniatures made of scenes: their scores cannot be compared with the paper's.")
     for item in study.runs:
         if item.status == "finished":
+            print(f"\n{item.folder.name}")
             result = evaluate_pretrained(
                 str(item.folder / "model"),
                 output_dir=item.folder / "evaluation" / data.resolve().name,
