@@ -218,6 +218,11 @@ def drawn(count: int, seed: int, folders: list[str]) -> list[Fault]:
 # ---- Running the tests of a fault ----
 
 
+def is_in(folder: str, fault: Fault) -> bool:
+    """Whether a fault is in one of `FOLDERS`."""
+    return (ROOT / fault.file).is_relative_to(PACKAGE / folder)
+
+
 def test_files(folders: list[str]) -> list[str]:
     """The files of tests that have to notice the faults of folders."""
     places = [ROOT / "tests" / place for folder in folders for place in FOLDERS[folder]]
@@ -444,7 +449,7 @@ def main() -> None:
 
     planter = Planter(chosen, calls, options.processes, options.limit, options.most)
     arguments = ["-q", "--no-header", "--no-summary", "--tb=no", "--capture=no", "-p", "no:cacheprovider"]
-    touched = [folder for folder in folders if any(Path(fault.file).parts[1] == folder for fault in chosen)]
+    touched = [folder for folder in folders if any(is_in(folder, fault) for fault in chosen)]
     pytest.main([*arguments, *test_files(touched)], plugins=[planter])
     fates = planter.fates
     planted = {fault: fate for fault, fate in fates.items() if fate != "no fault"}
@@ -452,7 +457,7 @@ def main() -> None:
     caught = len(planted) - len(survivors)
     print(f"{caught} of {len(planted)} faults caught ({caught / len(planted):.1%}), {time.monotonic() - began:.0f} s")
     for folder in folders:
-        there = [fault for fault in planted if Path(fault.file).parts[1] == folder]
+        there = [fault for fault in planted if is_in(folder, fault)]
         print(f"  {folder}: {sum(planted[fault] != 'survived' for fault in there)} of {len(there)}")
     for fault in survivors:
         print(f"survived: {fault.file}:{fault.line}  {fault.before}  →  {fault.after}")

@@ -155,4 +155,5 @@ def test_every_room_has_faults_and_tests_that_are_there():
     assert set(mutations.FOLDERS) == rooms
     for room, places in mutations.FOLDERS.items():
         assert all((mutations.ROOT / "tests" / place).exists() for place in places)
-        assert mutations.drawn(1, 0, [room])
+        (fault,) = mutations.drawn(1, 0, [room])
+        assert [one for one in rooms if mutations.is_in(one, fault)] == [room]
