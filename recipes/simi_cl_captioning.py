@@ -28,7 +28,7 @@ from typing import Any
 
 from common.runs import counts_beside_paper, publish, run_study
 from simi_cl.arguments import PARSER, DataArguments, ModelArguments, SimiCLArguments
-from simi_cl.checks import check_runs
+from simi_cl.checks import validate_runs
 from simi_cl.data import Prepared, evaluation_sets, prepare, read_data
 from simi_cl.evaluation import SCORES_FILE, card_facts, run_facts, test_captions
 from simi_cl.report import write_results
@@ -113,7 +113,7 @@ def run(
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    run_study(PARSER, PARSER.parse(), run, read_data, write_results, check=check_runs)
+    run_study(PARSER, PARSER.parse(), run, read_data, write_results, check=validate_runs)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 from common.runs import counts_beside_paper, publish, run_study
 from tonics.arguments import PARSER, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import check_files, prepare, read_data
+from tonics.data import prepare, read_data, validate_files
 from tonics.evaluation import RetrievalLines, card_facts, make_suites, run_facts, test_retrieval
 from tonics.model import build, readable, save
 from tonics.report import write_results
@@ -88,7 +88,7 @@ def run(
 
 def main() -> None:
     """All runs of the command line, and one report."""
-    run_study(PARSER, PARSER.parse(), run, read_data, write_results, check=check_files)
+    run_study(PARSER, PARSER.parse(), run, read_data, write_results, check=validate_files)
 
 
 if __name__ == "__main__":

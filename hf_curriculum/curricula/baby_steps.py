@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hf_curriculum.config import at_least
-from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, require_rows, uneven_buckets, validate_thresholds
+from hf_curriculum.planning.buckets import (
+    Buckets,
+    Cut,
+    cut_buckets,
+    uneven_buckets,
+    validate_rows,
+    validate_thresholds,
+)
 from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum, num_steps
 from hf_curriculum.planning.deciding import Observed, Signal, is_greater_better, metric_name, metric_value
 from hf_curriculum.planning.ranking import Ranking
@@ -160,7 +167,7 @@ class BabySteps(SizedCurriculum):
         return {"soonest": lambda k: {name: 0.0}, "latest": lambda k: {name: k * step}}
 
     def _buckets(self, ranking: Ranking) -> Buckets:
-        require_rows(ranking, self.num_buckets, self.cut)
+        validate_rows(ranking, self.num_buckets, self.cut)
         return cut_buckets(ranking, self.num_buckets, self.cut, thresholds=self.thresholds)
 
     def _deadlines(self, buckets: Buckets, ranking: Ranking, budget: Budget) -> list[int]:

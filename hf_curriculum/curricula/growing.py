@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum
-from hf_curriculum.planning.ranking import Ranking, require_spread
+from hf_curriculum.planning.ranking import Ranking, validate_spread
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import hash64, hash_below, mix64
 
@@ -115,7 +115,7 @@ class Growing(SizedCurriculum):
         """One stage whose pool grows, and one pass over everything if the run is long enough."""
         size = len(ranking)
         if size > 1 and self.initial < 1:
-            require_spread(ranking, "the easiest share")
+            validate_spread(ranking, "the easiest share")
         draws, batch = self.num_draws(budget, size), budget.global_batch_size
         rule = f"easiest {100 * self.share(0):.3g} % to {100 * self.share(1):.3g} %"
         last = size if self.full_at is None and draws >= _LEAST_EPOCHS * size else 0

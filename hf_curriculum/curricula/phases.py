@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import ClassVar, Literal
 
-from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets, require_rows, uneven_buckets, validate_thresholds
+from hf_curriculum.planning.buckets import (
+    Buckets,
+    Cut,
+    cut_buckets,
+    uneven_buckets,
+    validate_rows,
+    validate_thresholds,
+)
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.stage import Stage
@@ -86,7 +93,7 @@ class Phases(Curriculum):
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage per phase."""
-        require_rows(ranking, self.num_phases, self.cut)
+        validate_rows(ranking, self.num_phases, self.cut)
         buckets = cut_buckets(ranking, self.num_phases, self.cut, thresholds=self.thresholds)
         stages, multiple, epochs = [], self.batch_multiple(budget), self._epochs()
         for number, (start, stop) in enumerate(buckets.slices()):

@@ -69,7 +69,7 @@ def generate_captions(
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
-    _check_kind(model)
+    _validate_kind(model)
     inputs = _image_inputs(processor, image_column)
     require_columns(
         dataset.column_names,
@@ -103,7 +103,7 @@ def caption_images(
     **options: Any,
 ) -> list[str]:
     """One caption for each image, as `generate_captions` writes them, in one batch."""
-    _check_kind(model)
+    _validate_kind(model)
     inputs = _image_inputs(processor, None)
     if not images:
         return []
@@ -119,7 +119,7 @@ def _most_tokens(model: torch.nn.Module) -> int:
     return getattr(getattr(model, "generation_config", None), "max_new_tokens", None) or 30
 
 
-def _check_kind(model: torch.nn.Module) -> None:
+def _validate_kind(model: torch.nn.Module) -> None:
     """Raises for a model that writes nothing without a prompt; BLIP-2 makes its prompt itself."""
     config = getattr(model, "config", None)
     placeholder = image_placeholder(config)

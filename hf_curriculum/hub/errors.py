@@ -48,7 +48,7 @@ def redact(text: str, token: str | bool | None = None) -> str:
     return _TOKEN.sub("<token>", text)
 
 
-def check_token(token: str | bool | None) -> None:
+def validate_token(token: str | bool | None) -> None:
     """Raises a ValueError for a token that no header can carry, before a library would print it in an error."""
     if isinstance(token, str) and not re.fullmatch(r"[!-~]+", token):
         raise ValueError(

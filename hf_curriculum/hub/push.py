@@ -18,7 +18,7 @@ from datasets import Dataset, DatasetDict, Value
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.readers.outside_files import holds_files, is_elsewhere, named_files
 from hf_curriculum.hub.data_card import DataCard, write_files
-from hf_curriculum.hub.errors import check_token, explained, redact
+from hf_curriculum.hub.errors import explained, redact, validate_token
 from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance
@@ -177,7 +177,7 @@ def push_scored(
     from huggingface_hub.utils import validate_repo_id
 
     validate_repo_id(repo_id)
-    check_token(token)
+    validate_token(token)
     splits, split = _splits(dataset, split)
     _validate_images(splits)
     column = _score_column(splits[split], score_column, num_buckets)

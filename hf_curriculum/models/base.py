@@ -113,7 +113,7 @@ class CaptionGenerationMixin(GenerationMixin):
         """As in `GenerationMixin`; images go in with the first tokens and stay out once they are cached."""
         max_positions = getattr(self.config.get_text_config(), "max_position_embeddings", None)
         if max_positions is not None:  # recurrent models have no end
-            check_generated_length(input_ids, kwargs.get("attention_mask"), max_positions)
+            validate_generated_length(input_ids, kwargs.get("attention_mask"), max_positions)
         inputs = super().prepare_inputs_for_generation(
             input_ids, inputs_embeds=inputs_embeds, **{CACHE_NAME: cache}, **kwargs
         )
@@ -186,7 +186,9 @@ def reordered(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     return values.expand(len(order), *values.shape[1:])[rows, order]
 
 
-def check_generated_length(input_ids: torch.Tensor, attention_mask: torch.Tensor | None, max_positions: int) -> None:
+def validate_generated_length(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor | None, max_positions: int
+) -> None:
     """Raises where a text that is being generated, (batch, text), has outgrown the positions; padding takes none."""
     longest = input_ids.shape[1] if attention_mask is None else attention_mask.shape[1]
     if longest > max_positions and attention_mask is not None:
@@ -242,7 +244,7 @@ def restarting_texts(
     return owner
 
 
-def check_alternatives(
+def validate_alternatives(
     input_ids: torch.Tensor | None,
     inputs_embeds: torch.Tensor | None,
     pixel_values: torch.Tensor | None,

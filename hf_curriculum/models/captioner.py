@@ -42,7 +42,7 @@ def new_region_captioner(
 ) -> tuple[PreTrainedModel, CaptionProcessor]:
     """A captioner on regions from scratch, with the words of the data set's captions."""
     config_class = MODELS[name].config_class
-    config_class.check_fields(options)
+    config_class.validate_fields(options)
     tokenizer = train_word_tokenizer(dataset, min_count, max_words=max_words)
     width = regions.read(dataset.with_format(None).select_columns(IMAGE_ID)[0])["region_features"].shape[-1]
     config = config_class(vocab_size=len(tokenizer), region_feature_size=width, **options)

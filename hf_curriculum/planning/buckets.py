@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.planning.ranking import Easy, Ranking, rank_scores, read_scores, require_spread, resolve_easy
+from hf_curriculum.planning.ranking import Easy, Ranking, rank_scores, read_scores, resolve_easy, validate_spread
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def cut_buckets(
         raise ValueError(f"cut={cut!r} was given; buckets can be cut by 'rank' or by 'value'.")
     if num_buckets == 1 and thresholds is None:
         return Buckets((len(ranking),), (), cut)
-    require_spread(ranking, f"{num_buckets} buckets")
+    validate_spread(ranking, f"{num_buckets} buckets")
     if thresholds is not None:
         given = _checked(thresholds, num_buckets, cut, ranking)
         # 0.3 as float32 is more than 0.3 as Python has it, and a score of 0.3 belongs below a threshold of 0.3.
@@ -89,16 +89,16 @@ def cut_buckets(
     if cut == "value":
         quantiles = tuple(_quantile(ranking, k, num_buckets) for k in range(1, num_buckets))
         return Buckets((*(_count_upto(ranking, value) for value in quantiles), len(ranking)), quantiles, cut)
-    require_rows(ranking, num_buckets, cut)
+    validate_rows(ranking, num_buckets, cut)
     size = len(ranking)
     ends = tuple(size * k // num_buckets for k in range(1, num_buckets + 1))
     return Buckets(ends, tuple(ranking.score_at(end - 1) for end in ends[:-1]), cut)
 
 
-def require_rows(ranking: Ranking, num_buckets: int, cut: Cut) -> None:
+def validate_rows(ranking: Ranking, num_buckets: int, cut: Cut) -> None:
     """Raises a `ValueError` where there are fewer examples than buckets."""
     if len(ranking) < num_buckets:
-        require_spread(ranking, f"{num_buckets:,} buckets")
+        validate_spread(ranking, f"{num_buckets:,} buckets")
         raise ValueError(
             f"{len(ranking):,} examples cannot fill {num_buckets:,} buckets by {cut}: some phase would have no rows. "
             f"Use at most {len(ranking):,}, or more data."

@@ -268,7 +268,7 @@ def as_numbers(scores: Any) -> np.ndarray:
     return (scores.float() if str(scores.dtype) == "torch.bfloat16" else scores).numpy()
 
 
-def require_spread(ranking: Ranking, what: str) -> None:
+def validate_spread(ranking: Ranking, what: str) -> None:
     """Raises a `ValueError` where `what` would follow an order without scores, or by scores that are all equal."""
     if ranking.scores is None or not ranking.num_scored:
         found = f"None of the {len(ranking):,} rows has a score"

@@ -323,7 +323,7 @@ class PacingCallback(TrainerCallback):
             control.should_save |= args.save_strategy == SaveStrategy.EPOCH
             control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
         if step in plan.stage_ends:
-            trainer.check_draws()
+            trainer.validate_draws()
             # The last checkpoint holds the last stage's entry; without a curriculum the log is Trainer's own.
             control.should_log |= step < state.max_steps or args.curriculum is not None
         due = trainer.decision_is_due()

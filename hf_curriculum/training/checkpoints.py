@@ -24,7 +24,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_curriculum.config import digest, lock_file, parse_json, read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
-from hf_curriculum.hub.errors import check_token, explained
+from hf_curriculum.hub.errors import explained, validate_token
 from hf_curriculum.planning.plan import Plan, digest_of
 from hf_curriculum.streaming.dataset import BucketedStream
 
@@ -71,7 +71,7 @@ def checkpoint_from_hub(
     """
     from huggingface_hub import HfApi
 
-    check_token(token)
+    validate_token(token)
     api = HfApi(token=token, library_name="hf_curriculum")
     kept = "Nothing here has changed, and downloaded files are not downloaded again. Call it again."
     with explained(f"Downloading a checkpoint of {repo_id}", kept, token):
@@ -82,7 +82,7 @@ def checkpoint_from_hub(
             repo_id, revision=info.sha, allow_patterns=[f"{folder}/*"], cache_dir=cache_dir, max_workers=4
         )
     path = str(Path(place) / folder)
-    require_complete(path)
+    validate_complete(path)
     return path
 
 
@@ -364,7 +364,7 @@ def last_complete_checkpoint(output_dir: str | Path) -> str:
     )
 
 
-def require_complete(folder: str | Path) -> None:
+def validate_complete(folder: str | Path) -> None:
     """Refuses an incomplete checkpoint, and a folder that is not there."""
     if not Path(folder).is_dir():
         raise ValueError(

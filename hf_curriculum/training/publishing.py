@@ -15,9 +15,9 @@ from transformers.trainer_utils import HubStrategy
 
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.fingerprint import sketch_texts
-from hf_curriculum.hub.errors import check_token, explain, explained
+from hf_curriculum.hub.errors import explain, explained, validate_token
 from hf_curriculum.training.callbacks import TrainingClock
-from hf_curriculum.training.checkpoints import checkpoint_from_hub, named_on_hub, require_complete, write_curriculum
+from hf_curriculum.training.checkpoints import checkpoint_from_hub, named_on_hub, validate_complete, write_curriculum
 from hf_curriculum.training.setup import image_processor_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class HubMixin:
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """`Trainer.init_hf_repo`, with errors that say what to do."""
-        check_token(token or self.args.hub_token)
+        validate_token(token or self.args.hub_token)
         with explained("Making the model's repository on the Hub", self._kept, token or self.args.hub_token):
             super().init_hf_repo(token, private)
 
@@ -71,7 +71,7 @@ class HubMixin:
         **kwargs: Any,
     ) -> Any:
         """`Trainer.push_to_hub` with the curriculum, its decisions and a card; `kwargs` go to `create_model_card`."""
-        check_token(token or self.args.hub_token)
+        validate_token(token or self.args.hub_token)
         self._save_curriculum()
         with explained("Pushing the model to the Hub", self._kept, token or self.args.hub_token):
             return super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
@@ -160,7 +160,7 @@ class HubMixin:
         """The folder of a complete checkpoint, downloaded from the Hub where "me/model@revision" is given."""
         named = named_on_hub(name)
         if named is None:
-            require_complete(name)
+            validate_complete(name)
             return os.fspath(name)
         repo_id, revision = named
         logger.info(f"There is no folder {name} here: it is taken as a repository on the Hub.")

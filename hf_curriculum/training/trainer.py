@@ -438,7 +438,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         """Whether the losses of examples are a user's own."""
         return type(self).example_losses is not CurriculumTrainer.example_losses
 
-    def check_draws(self) -> None:
+    def validate_draws(self) -> None:
         """Compares the rows trained on since the last check with the plan, and records them with `audit_draws`."""
         if self._audit is not None:
             self._audit.flush()
@@ -518,7 +518,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             return measure_losses(self)
 
     def _decide(self, metrics: Mapping[str, Any], losses: np.ndarray | None = None) -> None:
-        self.check_draws()
+        self.validate_draws()
         step = self.state.global_step
         self._plan = plan = broadcast_decision(self.plan, Observed(step, numbers_of(metrics), losses, self.arrays))
         if self._audit is not None:
@@ -587,7 +587,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             self._plan = resume_plan(saved, plan, resume_from_checkpoint)
         with only_run_in(self._get_output_dir(kwargs.get("trial")), self.args.process_index), paced(self):
             output = super().train(resume_from_checkpoint or None, *args, **kwargs)
-        self.check_draws()
+        self.validate_draws()
         return output
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
@@ -619,7 +619,7 @@ class CurriculumTrainer(HubMixin, Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Private in transformers 5.24: writes model, optimizer and random states, and the trainer's state last. So the
         # curriculum is written before, and a checkpoint without a trainer's state counts as incomplete.
-        self.check_draws()
+        self.validate_draws()
         seen = self._weighting.seen  # every process takes part in gathering
         losses = None if seen is None else seen.gather(self.accelerator)
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")

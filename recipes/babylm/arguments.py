@@ -115,7 +115,7 @@ class BabyLMArguments:
             )
 
 
-def check_arguments(
+def validate_arguments(
     data_args: DataArguments,
     model_args: ModelArguments,
     args: BabyLMArguments,
@@ -140,7 +140,7 @@ def recipe_parser(recipe: str, description: str | None) -> RecipeParser:
         (DataArguments, ModelArguments, BabyLMArguments, CurriculumTrainingArguments),
         PRESETS / recipe,
         prog=f"hf-curriculum recipe {recipe}",
-        check=check_arguments,
+        check=validate_arguments,
         description=description,
     )
     parser.add_argument(

@@ -88,7 +88,7 @@ class DisCLArguments:
     evaluation_crop: float | None = field(metadata={"help": "share of the shorter edge that is tested; whole if none"})
 
 
-def check_arguments(
+def validate_arguments(
     data_args: DataArguments,
     spectrum_args: SpectrumArguments,
     args: DisCLArguments,
@@ -172,7 +172,7 @@ PARSER = RecipeParser(
     (DataArguments, SpectrumArguments, DisCLArguments, CurriculumTrainingArguments),
     PRESETS,
     prog="hf-curriculum recipe discl_longtail",
-    check=check_arguments,
+    check=validate_arguments,
 )
 PARSER.add_argument(
     "--stage", choices=STAGES, default=None, help="this stage alone, with what it needs of those before it"

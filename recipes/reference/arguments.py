@@ -71,7 +71,7 @@ class ReferenceArguments:
     max_length: int = field(metadata={"help": "tokens per caption, the rest is truncated"})
 
 
-def check_arguments(
+def validate_arguments(
     data_args: DataArguments,
     model_args: ModelArguments,
     args: ReferenceArguments,
@@ -102,7 +102,7 @@ def check_arguments(
             "tower: it reads stored regions. Leave it out, `--vision_weights none`."
         )
     if model_args.model != GIT:
-        MODELS[model_args.model].config_class.check_fields(model_args.model_options)
+        MODELS[model_args.model].config_class.validate_fields(model_args.model_options)
     if args.k < 1:
         raise ValueError(f"k={args.k} was given. A caption is compared with at least 1 other image.")
     if training_args.push_to_hub:
@@ -116,5 +116,5 @@ PARSER = RecipeParser(
     (DataArguments, ModelArguments, ReferenceArguments, CurriculumTrainingArguments),
     PRESETS,
     prog="hf-curriculum recipe reference_model",
-    check=check_arguments,
+    check=validate_arguments,
 )

@@ -92,7 +92,7 @@ class SimiCLArguments:
                 )
 
 
-def check_arguments(
+def validate_arguments(
     data_args: DataArguments, model_args: ModelArguments, args: SimiCLArguments, training_args: CaptioningArguments
 ) -> None:
     """Refuses what would spoil a run's end."""
@@ -102,7 +102,7 @@ def check_arguments(
             f"curriculum={rule.to_dict()} was given without `scores`, by which it orders the pairs. Pass `--scores "
             "'{clip_similarity: {}}'`, or train in random order, `--curriculum none`."
         )
-    check_scores(data_args.scores or {})
+    validate_scores(data_args.scores or {})
     if data_args.features is None and data_args.features_model is None:
         raise ValueError(
             "Neither `features` nor `features_model` was given, so there is nothing that a captioner could see. Pass "
@@ -110,10 +110,10 @@ def check_arguments(
         )
     if model_args.model not in CAPTIONERS:
         raise ValueError(f"model={model_args.model!r} is none of the captioners {CAPTIONERS}. Name one of them.")
-    MODELS[model_args.model].config_class.check_fields(model_args.model_options)
+    MODELS[model_args.model].config_class.validate_fields(model_args.model_options)
 
 
-def check_scores(scores: Mapping[str, Mapping[str, Any]]) -> None:
+def validate_scores(scores: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuses scores that could not be computed or joined, before the arms that come first are trained."""
     for name, options in scores.items():
         if name != JOINED and name not in SCORERS:
@@ -140,5 +140,5 @@ PARSER = RecipeParser(
     (DataArguments, ModelArguments, SimiCLArguments, CaptioningArguments),
     PRESETS,
     prog="hf-curriculum recipe simi_cl_captioning",
-    check=check_arguments,
+    check=validate_arguments,
 )

@@ -22,7 +22,7 @@ _TRIED = 16
 """Pairs that are scored to see whether scores can be made."""
 
 
-def check_runs(study: Study) -> None:
+def validate_runs(study: Study) -> None:
     """Looks for the metrics of each arm that is still to be trained, and scores a few pairs with it."""
     waiting: dict[str, StudyRun] = {}
     for item in study.runs:

@@ -94,14 +94,14 @@ class TonicsArguments:
     resamples: int = field(metadata={"help": "bootstrap samples of the test images"})
 
 
-def check_arguments(
+def validate_arguments(
     data_args: DataArguments,
     model_args: ModelArguments,
     args: TonicsArguments,
     training_args: CurriculumTrainingArguments,
 ) -> None:
     """Refuses what would spoil a run's end."""
-    check_evaluations(data_args.evaluations)
+    validate_evaluations(data_args.evaluations)
     if data_args.ontology is not None and data_args.corrections is not None:
         raise ValueError(
             f"ontology={data_args.ontology!r} is a saved one, to which corrections={data_args.corrections!r} would do "
@@ -140,7 +140,7 @@ def check_arguments(
         )
 
 
-def check_evaluations(given: Mapping[str, Any]) -> None:
+def validate_evaluations(given: Mapping[str, Any]) -> None:
     """Refuses evaluations that could not be made after training."""
     if VALIDATION not in given or len(given) < 2:
         raise ValueError(
@@ -162,5 +162,5 @@ PARSER = RecipeParser(
     (DataArguments, ModelArguments, TonicsArguments, CurriculumTrainingArguments),
     PRESETS,
     prog="hf-curriculum recipe tonics_alignment",
-    check=check_arguments,
+    check=validate_arguments,
 )

@@ -180,7 +180,7 @@ def sources_of(data_args: DataArguments) -> dict[str, str]:
     return names
 
 
-def check_files(study: Study) -> None:
+def validate_files(study: Study) -> None:
     """Looks for the files that runs read, before the first one loads for an hour."""
     missing: dict[str, None] = {}
     for item in study.runs:

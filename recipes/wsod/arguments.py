@@ -140,7 +140,7 @@ def outputs_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {column: name for name in scores for column in more.get(name, (name,))}
 
 
-def check_arguments(
+def validate_arguments(
     data_args: DataArguments,
     model_args: ModelArguments,
     args: WsodArguments,
@@ -183,5 +183,5 @@ PARSER = RecipeParser(
     (DataArguments, ModelArguments, WsodArguments, CurriculumTrainingArguments),
     PRESETS,
     prog="hf-curriculum recipe wsod_wsddn",
-    check=check_arguments,
+    check=validate_arguments,
 )

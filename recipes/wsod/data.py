@@ -31,7 +31,7 @@ from hf_curriculum.tasks.detection import (
     add_proposals,
     load_objects,
 )
-from hf_curriculum.tasks.detection.config import check_classes
+from hf_curriculum.tasks.detection.config import validate_classes
 from hf_curriculum.tasks.detection.labels import LABELS, label_names
 from hf_curriculum.tasks.detection.proposals import OBJECTNESS, PROPOSALS, proposal_counts
 
@@ -143,7 +143,7 @@ def _load(key: str) -> Prepared:
         if len(kept) < len(set(pairs[IMAGE_ID])):
             pairs = pairs.select([row for row, image_id in enumerate(pairs[IMAGE_ID]) if image_id in kept])
         test = _test_images(test, labels, data_args.labels, label_names(train), field)
-        check_classes(len(label_names(train)))
+        validate_classes(len(label_names(train)))
     return Prepared(pairs, train, test, field)
 
 

@@ -182,7 +182,7 @@ def test_captions_are_kept_when_a_metric_fails(photos, tmp_path, monkeypatch):
     def fail(*given):
         raise JavaError("SPICE ran out of memory.")
 
-    monkeypatch.setattr(metrics, "require_spice", lambda: None)
+    monkeypatch.setattr(metrics, "validate_spice", lambda: None)
     monkeypatch.setattr(metrics, "spice", fail)
     words = ("--suite", "captions", "--data", photos, "--output", tmp_path, *SHORT)
     done = result("evaluate", tiny_models.git(), *words, "--metrics", "spice")

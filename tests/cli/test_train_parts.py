@@ -104,8 +104,8 @@ def test_the_validation_split_is_held_out_unless_a_share_or_another_split_is_nam
 def test_empty_captions_are_counted_in_both_parts():
     rows = Dataset.from_dict({"caption": ["a", "", " ", "b"]})
     with pytest.raises(ValueError, match="4 of the captions in there are empty"):
-        train._check_captions(Path("there"), [rows, None, rows])
-    train._check_captions(Path("there"), [rows.select([0, 3]), None])
+        train._validate_captions(Path("there"), [rows, None, rows])
+    train._validate_captions(Path("there"), [rows.select([0, 3]), None])
 
 
 def test_a_diverged_run_is_told_first_and_fails_then(capsys):

@@ -2,7 +2,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import httpx
 
-from hf_curriculum.hub.errors import HubError, check_token, explain, explained, redact
+from hf_curriculum.hub.errors import HubError, explain, explained, redact, validate_token
 
 TOKEN = "hf_abcdefghijklmnop"
 
@@ -74,7 +74,7 @@ def test_a_token_is_never_shown():
     assert redact("hf_curriculumABCDEFGHIJ") == "<token>"
     for bad in ("", "hf_secret\n", "hf secret", "hf_sécret"):
         with pytest.raises(ValueError, match="is not shown here") as caught:
-            check_token(bad)
+            validate_token(bad)
         assert not bad or bad.strip() not in str(caught.value)
     for good in (None, True, False, TOKEN):
-        check_token(good)
+        validate_token(good)

@@ -84,10 +84,10 @@ def test_new_pictures_come_nearer_to_their_source_with_the_level(recipe, pipelin
 
 def test_it_says_when_it_is_asked_for_what_it_has_not_seen(caplog):
     drawer = ImageToImage("scenes_diffusion")
-    drawer.check_distribution(["a large red ball"], [Image.new("RGB", (32, 32), (236, 240, 246))])
+    drawer.validate_distribution(["a large red ball"], [Image.new("RGB", (32, 32), (236, 240, 246))])
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
-        drawer.check_distribution(["a photo of a tench"], [Image.new("RGB", (64, 32), "black")])
+        drawer.validate_distribution(["a photo of a tench"], [Image.new("RGB", (64, 32), "black")])
     assert "the prompts have words that none of its captions has and the images look unlike its own" in caplog.text
     assert "it has seen images of 32 pixels a side only" in caplog.text
 

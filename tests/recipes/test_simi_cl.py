@@ -16,7 +16,7 @@ from common.runs import Outcome, counts_beside_paper
 from datasets import Dataset, DatasetDict
 from PIL import Image
 from simi_cl.arguments import PARSER, PRESETS, DataArguments, ModelArguments, SimiCLArguments
-from simi_cl.checks import check_runs
+from simi_cl.checks import validate_runs
 from simi_cl.data import Prepared, prepare, read_data
 from simi_cl.report import add_scored_pairs, beside_dealt, describe, try_command
 from simi_cl.scores import PROBABILITIES, add_region_probabilities, language_model_of_scenes, make_scorer, score
@@ -355,7 +355,7 @@ class TestBeforeAnyRun:
         def run(*options):
             words = [*given, "--grid", str(tmp_path / "arms.yaml"), "--global_batch_size", "2", *options]
             study, _ = PARSER.study(None, PARSER.parse(words), tmp_path / "out", data=read_data)
-            check_runs(study)
+            validate_runs(study)
             assert not list(tmp_path.glob("out/*"))
             return study
 

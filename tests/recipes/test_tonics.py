@@ -15,7 +15,7 @@ import tonics_alignment
 from datasets import Dataset
 from PIL import Image
 from tonics.arguments import PARSER, PRESETS, DataArguments, ModelArguments, TonicsArguments
-from tonics.data import SourceRegions, _captioned, _ontology, check_files, prepare
+from tonics.data import SourceRegions, _captioned, _ontology, prepare, validate_files
 from tonics.evaluation import make_suites
 from tonics.model import build, readable
 from tonics.report import masses, threshold_of
@@ -366,8 +366,8 @@ def test_files_of_all_runs_are_looked_for_before_the_first(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"\['coco.json', 'flickr.json'\] are read by these runs and are no files"
     ):
-        check_files(SimpleNamespace(runs=[SimpleNamespace(settings=settings)] * 2))
-    check_files(SimpleNamespace(runs=[SimpleNamespace(settings={**shared, "data": "scenes", "evaluations": {}})]))
+        validate_files(SimpleNamespace(runs=[SimpleNamespace(settings=settings)] * 2))
+    validate_files(SimpleNamespace(runs=[SimpleNamespace(settings={**shared, "data": "scenes", "evaluations": {}})]))
 
 
 def test_mistakes(tmp_path):

@@ -32,8 +32,8 @@ from hf_curriculum.training.checkpoints import (
     next_rows,
     read_curriculum,
     read_losses,
-    require_complete,
     resume_plan,
+    validate_complete,
     validate_same_plan,
     write_curriculum,
 )
@@ -66,9 +66,9 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="only incomplete ones, checkpoint-3"):
         last_complete_checkpoint(tmp_path)
     with pytest.raises(ValueError, match=r"is incomplete: its trainer_state\.json"):
-        require_complete(tmp_path / "checkpoint-3")
+        validate_complete(tmp_path / "checkpoint-3")
     with pytest.raises(ValueError, match=r"Can't find a valid checkpoint at .*bogus: there is no such folder"):
-        require_complete(tmp_path / "checkpoint-bogus")
+        validate_complete(tmp_path / "checkpoint-bogus")
 
 
 def test_a_checkpoint_written_again_is_not_whole_until_it_is(tmp_path):

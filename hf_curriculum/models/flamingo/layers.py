@@ -193,7 +193,7 @@ def with_image_dimension(values: torch.Tensor, dims: int, name: str, batch: int,
     return values
 
 
-def check_image_numbers(image_numbers: torch.Tensor, images: int, config: CaptionFlamingoConfig) -> None:
+def validate_image_numbers(image_numbers: torch.Tensor, images: int, config: CaptionFlamingoConfig) -> None:
     """Raises where the `<image>` tokens of a text and its images differ in number; it waits for the device."""
     if torch.compiler.is_compiling() or image_numbers.is_meta:
         return
@@ -213,7 +213,7 @@ def check_image_numbers(image_numbers: torch.Tensor, images: int, config: Captio
         )
 
 
-def check_text(
+def validate_text(
     batch: int,
     length: int,
     attention_mask: torch.Tensor | None,

@@ -30,21 +30,21 @@ from hf_curriculum.models.base import (
     CaptionGenerationMixin,
     FrozenTowerMixin,
     as_asked,
-    check_alternatives,
     generation_setting,
     hidden_state_indices,
     restarting_texts,
     share_images,
     takes_cache,
+    validate_alternatives,
 )
 from hf_curriculum.models.flamingo.config import CaptionFlamingoConfig
 from hf_curriculum.models.flamingo.layers import (
     CaptionFlamingoGatedLayer,
     CaptionFlamingoPerceiver,
     cached_latents,
-    check_image_numbers,
-    check_text,
     count_images,
+    validate_image_numbers,
+    validate_text,
     visible_latents,
     with_image_dimension,
 )
@@ -155,7 +155,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
 
         Tokens that are not `relevant`, bool (batch, text), may be left out, and their hidden states are undefined.
         """
-        check_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
+        validate_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
         layers = len(self.decoder.layers)
         wanted_states = hidden_state_indices(output_hidden_states, self.config.output_hidden_states, layers)
         words = self.decoder.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -163,7 +163,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         if pixel_values is not None:
             image_features = self.encode_images(pixel_values, interpolate_pos_encoding)
         has_images, max_positions = image_features is not None, self.config.text_config.max_position_embeddings
-        past_length = check_text(batch, length, attention_mask, position_ids, cache, has_images, max_positions)
+        past_length = validate_text(batch, length, attention_mask, position_ids, cache, has_images, max_positions)
         share_images(image_index, image_features, batch, continues=False)  # for its errors alone
         images = None if image_features is None else self._resample(image_features, image_index, batch)
         attention = self.config._attn_implementation
@@ -214,7 +214,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
                 )
             given = count_images(input_ids, self.config.image_token_id)
         if not past_length:
-            check_image_numbers(given, seen // self.config.perceiver_latents, self.config)
+            validate_image_numbers(given, seen // self.config.perceiver_latents, self.config)
         return given
 
     def _positions(

@@ -26,11 +26,11 @@ from hf_curriculum.models.base import (
     FrozenTowerMixin,
     SharedImages,
     as_asked,
-    check_alternatives,
     hidden_state_indices,
     restarting_texts,
     share_images,
     takes_cache,
+    validate_alternatives,
 )
 from hf_curriculum.models.git.config import CaptionGitConfig
 from hf_curriculum.models.git.layers import (
@@ -129,7 +129,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
 
         Tokens that are not `relevant`, bool (batch, text), may be left out, and their hidden states are undefined.
         """
-        check_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
+        validate_alternatives(input_ids, inputs_embeds, pixel_values, image_features)
         config = self.config
         output_attentions = config.output_attentions if output_attentions is None else output_attentions
         layers = len(self.encoder.layer)
@@ -150,7 +150,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
             cache = DynamicCache(config=config)
         shared = share_images(image_index, image_features, len(words), continues=cache is not None)
         own_images = image_features if shared is None else None
-        _check_inputs(words, own_images, attention_mask, position_ids, cache, config.max_position_embeddings)
+        _validate_inputs(words, own_images, attention_mask, position_ids, cache, config.max_position_embeddings)
         if position_ids is None:
             position_ids = _text_positions(attention_mask, words.shape[1], words.device)
         packs = image_features is None and owner is None and not (wanted_states or output_attentions)
@@ -237,7 +237,7 @@ def _cached_length(cache: Cache | None) -> int:
     return 0 if cache is None else cache.get_seq_length()
 
 
-def _check_inputs(
+def _validate_inputs(
     words: torch.Tensor,
     image_features: torch.Tensor | None,
     attention_mask: torch.Tensor | None,

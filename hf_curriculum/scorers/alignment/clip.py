@@ -232,7 +232,7 @@ class CLIPSimilarity(Scorer):
     def _encode_captions(self, captions: list[str], loaded: _Loaded) -> np.ndarray:
         """Vectors of captions, (n, D)."""
         if loaded.check is not None:
-            loaded.check.check_captions(captions)
+            loaded.check.validate_captions(captions)
         vectors, truncated = encode_texts(loaded.towers, captions, self.batch_size, trim=loaded.trim)
         report_truncated(self, truncated, len(captions), loaded.towers.context)
         return vectors
@@ -322,7 +322,7 @@ class OutOfDistributionCheck:
         brightness = border_brightness(pixels)
         return int(((brightness < self.low) | (brightness > self.high)).sum())
 
-    def check_captions(self, captions: Sequence[str]) -> None:
+    def validate_captions(self, captions: Sequence[str]) -> None:
         """Warns if most of these captions are out of distribution."""
         self.check(self.count_captions(captions), len(captions), "captions have words that no training caption has")
 

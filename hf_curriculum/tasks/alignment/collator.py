@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs
-from hf_curriculum.tasks.alignment.processor import encode_nouns, require_offsets
+from hf_curriculum.tasks.alignment.processor import encode_nouns, validate_offsets
 
 NOUN_START, NOUN_END = "noun_start", "noun_end"
 """Columns that say where a row's noun begins and has ended in its caption, in characters."""
@@ -78,7 +78,7 @@ class ContrastiveCollator:
     def _validate(self) -> None:
         name = type(self.tokenizer).__name__
         if self.nouns:
-            require_offsets(self.tokenizer)
+            validate_offsets(self.tokenizer)
         if self._plain and self.tokenizer.pad_token_id is None:
             raise ValueError(
                 f"The tokenizer ({name}) has no padding token, so captions of unequal length make no batch. Set one, "

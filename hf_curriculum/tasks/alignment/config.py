@@ -59,7 +59,7 @@ class AlignerConfig(PretrainedConfig):
         return super().__new__(cls)
 
     @classmethod
-    def check_fields(cls, names: Iterable[str]) -> None:
+    def validate_fields(cls, names: Iterable[str]) -> None:
         """Refuses fields that the configuration does not have: `PretrainedConfig` would keep them unread.
 
         Raises:

@@ -173,7 +173,7 @@ class AlignerModel(PreTrainedModel):
         Example:
             >>> model = AlignerModel.from_text_pretrained("google-bert/bert-base-uncased")  # doctest: +SKIP
         """
-        AlignerConfig.check_fields(fields)
+        AlignerConfig.validate_fields(fields)
         text_config = AutoConfig.from_pretrained(text_model, revision=revision).get_text_config()
         model = cls(AlignerConfig(text_config, **fields))
         model.text_model: Any = _text_encoder(
@@ -212,8 +212,8 @@ class AlignerModel(PreTrainedModel):
             ValueError: a text without a noun, more tokens than the text encoder has positions for, or a mask that does
                 not fit.
         """
-        _check_nouns(input_ids, noun_mask)
-        _check_length(input_ids.shape[1], self.text_model)
+        _validate_nouns(input_ids, noun_mask)
+        _validate_length(input_ids.shape[1], self.text_model)
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         states = self.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         marked = noun_mask != 0
@@ -344,7 +344,7 @@ def _text_encoder(model: Any) -> Any:
     return model
 
 
-def _check_nouns(input_ids: torch.Tensor, noun_mask: torch.Tensor | None) -> None:
+def _validate_nouns(input_ids: torch.Tensor, noun_mask: torch.Tensor | None) -> None:
     """Raises where a text has no noun, or the mask does not fit."""
     if noun_mask is None or noun_mask.shape != input_ids.shape:
         found = "none" if noun_mask is None else f"of the shape {tuple(noun_mask.shape)}"
@@ -364,7 +364,7 @@ def _check_nouns(input_ids: torch.Tensor, noun_mask: torch.Tensor | None) -> Non
         )
 
 
-def _check_length(tokens: int, text_model: nn.Module) -> None:
+def _validate_length(tokens: int, text_model: nn.Module) -> None:
     """Raises where texts have more tokens than the text encoder has positions for."""
     if torch.compiler.is_compiling():
         return

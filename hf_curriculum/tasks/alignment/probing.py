@@ -13,7 +13,7 @@ import torch
 from hf_curriculum.scorers.text.nouns import NOUN_TAGS
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
 from hf_curriculum.tasks.alignment.ontology.nouns import token_spans
-from hf_curriculum.tasks.alignment.processor import Span, encode_nouns, require_offsets
+from hf_curriculum.tasks.alignment.processor import Span, encode_nouns, validate_offsets
 
 COLOURS = (
     *("white", "black", "red", "blue", "green", "yellow", "brown", "orange", "pink", "purple"),
@@ -176,7 +176,7 @@ def word_vectors(
         >>> word_vectors(model, tokenizer, found.captions, found.spans).shape  # doctest: +SKIP
         (275, 768)
     """
-    require_offsets(tokenizer)
+    validate_offsets(tokenizer)
     if len(spans) != len(captions):
         raise ValueError(f"There are {len(spans):,} spans for {len(captions):,} captions. Pass one for each.")
     encoder = text_encoder(model).eval()

@@ -21,7 +21,7 @@ def noun_mask(offsets: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
     return ((first < end) & (last > start) & (last > first)).long()
 
 
-def require_offsets(tokenizer: Any) -> None:
+def validate_offsets(tokenizer: Any) -> None:
     """Raises a `TypeError` for a tokenizer that does not say which characters its tokens stand for."""
     if not getattr(tokenizer, "is_fast", False):
         raise TypeError(
@@ -93,7 +93,7 @@ class AlignerProcessor(CaptionProcessor):
                 f"{given} were given for {len(texts)} captions, and the aligner reads one of each. Pass `nouns=`, "
                 "with None for a caption that has none."
             )
-        require_offsets(self.tokenizer)
+        validate_offsets(self.tokenizer)
         spans = [_span(caption, noun) for caption, noun in zip(texts, nouns, strict=True)]
         tokens = encode_nouns(self.tokenizer, texts, spans, **{"padding": True, **kwargs})
         for caption, noun, mask in zip(texts, nouns, tokens["noun_mask"], strict=True):

@@ -61,7 +61,7 @@ def score_matrix(trainer: Any, dataloader: Any) -> tuple[np.ndarray, np.ndarray]
     seen: set[int] = set()
     for batch in dataloader:
         batch = trainer._prepare_inputs(batch)
-        _require_keys(batch)
+        _validate_keys(batch)
         keys = torch.stack([batch["image_keys"], batch["text_keys"]], dim=1)  # (rows, 2)
         vectors, keys = trainer.accelerator.gather_for_metrics((trainer.encoders.encode_text(batch).float(), keys))
         texts.append(vectors)
@@ -105,7 +105,7 @@ def _new_rows(keys: list[int], seen: set[int]) -> list[int]:
     return rows
 
 
-def _require_keys(batch: Mapping[str, Any]) -> None:
+def _validate_keys(batch: Mapping[str, Any]) -> None:
     missing = [name for name in ("image_keys", "text_keys") if name not in batch]
     if missing:
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hf_curriculum.tasks.babylm.files import find_images, need_fields, need_folder, read_csv
+from hf_curriculum.tasks.babylm.files import existing_folder, find_images, read_csv, validate_fields
 from hf_curriculum.tasks.babylm.run import Run, TaskResult
 
 DEVBENCH = ("lex-viz_vocab", "gram-trog", "sem-things")
@@ -207,13 +207,13 @@ class Trials(NamedTuple):
 
 def read_trials(folder: Path, *, task: str) -> Trials:
     """`manifest.csv` with `text1` and `image1`, `image2`, ..., and the images it names."""
-    file = need_folder(folder, task=task) / "manifest.csv"
+    file = existing_folder(folder, task=task) / "manifest.csv"
     if not file.is_file():
         raise FileNotFoundError(f"`{task}` reads {file}, which does not exist. DevBench's `assets` folder has it.")
     rows = read_csv(file)
     columns = [name for name in rows[0] if name.startswith("image")]
     for number, row in enumerate(rows, start=1):
-        need_fields(row, ("text1", *(columns or ["image1"])), f"{file}, trial {number}")
+        validate_fields(row, ("text1", *(columns or ["image1"])), f"{file}, trial {number}")
     paths = find_images(folder, [row[name] for row in rows for name in columns], task=task)
     width = len(columns)
     return Trials([row["text1"] for row in rows], [paths[at : at + width] for at in range(0, len(paths), width)])

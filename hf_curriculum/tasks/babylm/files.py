@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".PNG", ".JPG", ".JPEG")
 
 
-def need_folder(folder: Path, *, task: str) -> Path:
+def existing_folder(folder: Path, *, task: str) -> Path:
     """The folder; an error says what is beside it, where it is missing."""
     if not folder.is_dir():
         beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
@@ -41,12 +41,12 @@ def read_jsonl(file: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
                 raise ValueError(
                     f"{file}, line {number} is no JSON ({error}). Each line is one item; get the file again."
                 ) from error
-            need_fields(row, fields, f"{file}, line {number}")
+            validate_fields(row, fields, f"{file}, line {number}")
             rows.append(row)
-    return need_rows(rows, file)
+    return not_empty(rows, file)
 
 
-def need_fields(row: Any, fields: Sequence[str], where: str) -> None:
+def validate_fields(row: Any, fields: Sequence[str], where: str) -> None:
     """Checks that `row` is an object with these fields."""
     missing = [name for name in fields if not isinstance(row, dict) or row.get(name) is None]
     if missing:
@@ -57,7 +57,7 @@ def need_fields(row: Any, fields: Sequence[str], where: str) -> None:
         )
 
 
-def need_rows(rows: list[Any], file: Path) -> list[Any]:
+def not_empty(rows: list[Any], file: Path) -> list[Any]:
     """The rows, of which there must be one."""
     if not rows:
         raise ValueError(f"{file} has no items, so there is nothing to score. Get the file again, or remove it.")
@@ -74,13 +74,13 @@ def read_csv(file: Path) -> list[dict[str, Any]]:
                 f"{file}, row {number} has more cells than the heading has names ({list(row)}). Which is which is not "
                 "known: quote texts that hold commas, or get the file again."
             )
-    return need_rows([{name: cell or None for name, cell in row.items()} for row in rows], file)
+    return not_empty([{name: cell or None for name, cell in row.items()} for row in rows], file)
 
 
 def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str) -> dict[str, Path]:
     """The folder's files by their names without the ending: those in `order` first, then by alphabet."""
     found = {
-        path.name.removesuffix(ending): path for path in sorted(need_folder(folder, task=task).glob(f"*{ending}"))
+        path.name.removesuffix(ending): path for path in sorted(existing_folder(folder, task=task).glob(f"*{ending}"))
     }
     if not found:
         raise FileNotFoundError(

@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from hf_curriculum.evaluation.generate import keep_random_states
 from hf_curriculum.scorers.text.language_model import padded
-from hf_curriculum.tasks.babylm.files import need_folder, read_jsonl
+from hf_curriculum.tasks.babylm.files import existing_folder, read_jsonl
 from hf_curriculum.tasks.babylm.run import Run, TaskResult, read_kept, unweighted_means, write_kept
 from hf_curriculum.tasks.babylm.scorer import prefix_token_id
 
@@ -29,7 +29,7 @@ _SCORE = "score"
 
 def run_glue(run: Run) -> TaskResult:
     """(Super)GLUE filtered: `glue_filtered/<task>.train.jsonl` and `.valid.jsonl`, fine-tuned as `Run.glue` says."""
-    folder = need_folder(run.data_dir / "glue_filtered", task="glue")
+    folder = existing_folder(run.data_dir / "glue_filtered", task="glue")
     there = [name for name in GLUE if (folder / f"{name}.valid.jsonl").is_file()]
     if not there:
         raise FileNotFoundError(f"`glue` reads {folder}/<task>.valid.jsonl, and there is none. Unpack the data there.")

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.config import read_json
-from hf_curriculum.tasks.babylm.files import find_images, image_reader, need_fields, need_folder, need_rows, read_jsonl
+from hf_curriculum.tasks.babylm.files import (
+    existing_folder,
+    find_images,
+    image_reader,
+    not_empty,
+    read_jsonl,
+    validate_fields,
+)
 from hf_curriculum.tasks.babylm.run import Run, TaskResult, choice_predictions
 from hf_curriculum.tasks.babylm.scorer import Item, accuracy, chosen
 
@@ -26,17 +33,17 @@ def vqa_item(row: Mapping[str, Any], image: Any) -> Item:
 def run_vqa(run: Run) -> TaskResult:
     """VQAv2 filtered: `vqa_filtered/vqa_distractors_info.json`, a list of questions."""
     run.wanted(["vqa"], task="vqa")
-    file = need_folder(run.data_dir / "vqa_filtered", task="vqa") / _FILE
+    file = existing_folder(run.data_dir / "vqa_filtered", task="vqa") / _FILE
     if not file.is_file():
         raise FileNotFoundError(f"`vqa` reads {file}, which does not exist. Unpack the challenge's data there.")
     rows = read_json(file, "Get the file again.")
     if not isinstance(rows, list):
         raise ValueError(f"{file} holds a {type(rows).__name__}. It must hold a list of questions: get it again.")
-    rows = run.first(need_rows(rows, file))
+    rows = run.first(not_empty(rows, file))
     by_number = "vqa" in run.sources
     for number, row in enumerate(rows):
         where = f"{file}, question {number}"
-        need_fields(row, (*_VQA_FIELDS, "idx_in_hf_dataset" if by_number else "image_id"), where)
+        validate_fields(row, (*_VQA_FIELDS, "idx_in_hf_dataset" if by_number else "image_id"), where)
         if len(row["distractors"]) != DISTRACTORS:
             raise ValueError(
                 f"{where} has {len(row['distractors'])} distractors. The benchmark has {DISTRACTORS}, and chance "
@@ -62,7 +69,7 @@ _WINOGROUND_FIELDS = ("image_idx", "image_key", "caption_0", "caption_1")
 def run_winoground(run: Run) -> TaskResult:
     """Winoground filtered: `winoground_filtered/winoground.jsonl`, a row per image, its own caption first."""
     run.wanted(["winoground"], task="winoground")
-    file = need_folder(run.data_dir / "winoground_filtered", task="winoground") / "winoground.jsonl"
+    file = existing_folder(run.data_dir / "winoground_filtered", task="winoground") / "winoground.jsonl"
     if not file.is_file():
         raise FileNotFoundError(f"`winoground` reads {file}, which does not exist. Unpack the challenge's data there.")
     rows = run.first(read_jsonl(file, _WINOGROUND_FIELDS))

@@ -89,8 +89,8 @@ class TextImageScorer:
             or getattr(model.config.get_text_config(), "max_position_embeddings", None)
             or 1 << 20,
         )
-        self._check_text_alone()
-        self._check_causal()
+        self._validate_text_alone()
+        self._validate_causal()
 
     @property
     def device(self) -> torch.device:
@@ -184,7 +184,7 @@ class TextImageScorer:
             return 1
         return max((at + 1 for at, token in enumerate(ids) if token in self.image_ids), default=1)
 
-    def _check_text_alone(self) -> None:
+    def _validate_text_alone(self) -> None:
         parameters = signature(self.model.forward).parameters.values()
         needed = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
         if set(needed) - {"input_ids"}:
@@ -198,7 +198,7 @@ class TextImageScorer:
                 "its `image_processor`, or what it was trained on, `regions=open_regions(store)`."
             )
 
-    def _check_causal(self) -> None:
+    def _validate_causal(self) -> None:
         pair = torch.tensor([[0, 1], [0, 2]], device=self.device)  # two texts with one beginning
         image = None
         if isinstance(self.inputs, RegionInputs):

@@ -148,10 +148,10 @@ def evaluate_suite(
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit} leaves nothing to score. Pass 1 or more, or None for all items.")
     folder, sources = Path(data_dir), dict(sources or {})
-    _check_sources(sources)
+    _validate_sources(sources)
     chosen = _asked(tasks) if tasks is not None else dict.fromkeys(SUITES[suite])
     not_run = {} if tasks is not None else _left_out(list(chosen), folder, sources, model, image_processor)
-    _check_images(chosen, image_processor, not_run)
+    _validate_images(chosen, image_processor, not_run)
     scorer = TextImageScorer(
         model, tokenizer, image_processor, batch_size=batch_size, image_tokens=image_tokens, prefix_token=prefix_token
     )
@@ -221,7 +221,7 @@ def _asked(tasks: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
     return asked
 
 
-def _check_sources(sources: Mapping[str, str]) -> None:
+def _validate_sources(sources: Mapping[str, str]) -> None:
     unread = [name for name in sources if name not in SOURCED]
     if unread:
         raise ValueError(
@@ -252,7 +252,7 @@ def _left_out(
     return reasons
 
 
-def _check_images(names: Mapping[str, Any], image_processor: Any | None, not_run: Mapping[str, str]) -> None:
+def _validate_images(names: Mapping[str, Any], image_processor: Any | None, not_run: Mapping[str, str]) -> None:
     seeing = [name for name in names if BENCHMARKS[name].images and name not in not_run]
     if seeing and image_processor is None:
         raise ValueError(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_curriculum.tasks.babylm.files import files_by_stem, load_benchmark_split, need_fields, read_jsonl
+from hf_curriculum.tasks.babylm.files import files_by_stem, load_benchmark_split, read_jsonl, validate_fields
 from hf_curriculum.tasks.babylm.run import Run, TaskResult, choice_predictions, unweighted_means
 from hf_curriculum.tasks.babylm.scorer import Item, accuracy, chosen
 
@@ -56,7 +56,7 @@ def run_ewok(run: Run) -> TaskResult:
     source = run.sources["ewok"]
     domains: dict[str, list[dict[str, Any]]] = {}
     for row in load_benchmark_split(source, "test"):
-        need_fields(row, ("Domain", "Context2", *_CONTRAST), source)
+        validate_fields(row, ("Domain", "Context2", *_CONTRAST), source)
         domains.setdefault(row["Domain"], []).extend(both_ways(row))
     found = {name: domains[name] for name in run.wanted(sorted(domains), task="ewok")}
     return _score(run, "ewok", found, _CONTRAST, ewok_item, (f"from {source}, not filtered by the vocabulary",))
@@ -93,7 +93,7 @@ def _score(
     subtasks, predictions, counts = {}, {}, {}
     for name, rows in found.items():
         for row in rows:
-            need_fields(row, fields, name)
+            validate_fields(row, fields, name)
         items = [make(row) for row in run.first(rows)]
         scores = run.choice_scores(task, name, items)
         subtasks[name] = {"accuracy": accuracy(scores, [item.answer for item in items])}

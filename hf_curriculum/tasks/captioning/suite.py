@@ -397,7 +397,7 @@ class CaptionSuite:
             ValueError: it cannot be read, or lacks an image.
         """
         found = given if isinstance(given, Mapping) else read_captions(given)
-        self._require_all(found, f"captions of {name!r}", given)
+        self._validate_all(found, f"captions of {name!r}", given)
         return [found[image_id] for image_id in self.image_ids]
 
     def _by_set(
@@ -420,7 +420,7 @@ class CaptionSuite:
         if given is None:
             return {}
         found = given if isinstance(given, Mapping) else _read_values(given, "bleu_4")
-        self._require_all(found, "values of difficulty", given)
+        self._validate_all(found, "values of difficulty", given)
         sets = difficulty_sets([found[image_id] for image_id in self.image_ids], num_sets)
         ends = {0: " (easiest)", num_sets - 1: " (hardest)"} if num_sets > 1 else {}
         return {"difficulty": {f"level {at + 1}{ends.get(at, '')}": rows for at, rows in enumerate(sets)}}
@@ -442,7 +442,7 @@ class CaptionSuite:
             rows.setdefault(domains[image_id], []).append(row)
         return {DOMAIN: {name: np.array(own) for name, own in rows.items()}}
 
-    def _require_all(self, found: Mapping[str, Any], what: str, given: Any) -> None:
+    def _validate_all(self, found: Mapping[str, Any], what: str, given: Any) -> None:
         """There is an entry for every image."""
         missing = [image_id for image_id in self.image_ids if image_id not in found]
         if missing:

@@ -175,7 +175,7 @@ def train_command(
     --predict_with_generate also scores captions of the held-out images: eval_images_cider, and eval_pairs_loss.
     On several GPUs or machines: `accelerate launch -m hf_curriculum.cli train ...` or `torchrun`.
     """
-    _check_model(context)
+    _validate_model(context)
     rule = named_curriculum(curriculum, "--curriculum")
     data = load_split(dataset, split)
     args = training_arguments(
@@ -190,7 +190,7 @@ def train_command(
         resume=resume,
     )
     held_out = _held_out(dataset, split, validation)
-    _check_captions(dataset, (data, held_out))
+    _validate_captions(dataset, (data, held_out))
     with _told_how_to_go_on(output):
         share = validation or VALIDATION
         facts = _train(_trainer(data, held_out, args, context.params, share), show_plan=not as_json)
@@ -279,7 +279,7 @@ def _held_out(dataset: Path, split: str, share: float | None) -> Dataset | None:
     return loaded.get("validation") if isinstance(loaded, DatasetDict) and share is None and split == "train" else None
 
 
-def _check_captions(folder: Path, parts: Iterable[Dataset | None]) -> None:
+def _validate_captions(folder: Path, parts: Iterable[Dataset | None]) -> None:
     """Raises where captions are empty, before a model is made that meets them at some later step."""
     from hf_curriculum.data.captions import count_empty_captions
 
@@ -338,7 +338,7 @@ def _full(output: Path) -> str:
     )
 
 
-def _check_model(context: typer.Context) -> None:
+def _validate_model(context: typer.Context) -> None:
     """Options that do not go together with the model, or would count for nothing."""
     model, features = context.params["model"], context.params["features"]
     given = {
@@ -417,13 +417,13 @@ def _captioner(parts: Mapping[str, Dataset], options: Mapping[str, Any]) -> tupl
                 f"{options['model_options']} is no mapping of fields to values, as '{{hidden_size: 96}}' is.",
                 param_hint="--model-options",
             )
-        _check_stored(parts, regions)
+        _validate_stored(parts, regions)
         fields |= {"min_count": options["min_count"], "max_words": options["max_length"] - 2}
         return *captioners.new_region_captioner(model, parts["train"], regions, **fields), {"regions": regions}
     captioner, processor = captioners.load_captioner(model)
     if features is not None:
         stored = captioners.stored_inputs(captioner, processor.image_processor, features)
-        _check_stored(parts, stored["regions"] if "regions" in stored else FeatureInputs(stored["vision_features"]))
+        _validate_stored(parts, stored["regions"] if "regions" in stored else FeatureInputs(stored["vision_features"]))
         return captioner, processor, stored
     if getattr(processor.image_processor, "detector", processor.image_processor) is None:
         raise ValueError(
@@ -433,7 +433,7 @@ def _captioner(parts: Mapping[str, Dataset], options: Mapping[str, Any]) -> tupl
     return captioner, processor, {}
 
 
-def _check_stored(parts: Mapping[str, Dataset], inputs: ImageInputs) -> None:
+def _validate_stored(parts: Mapping[str, Dataset], inputs: ImageInputs) -> None:
     """Raises where images have nothing stored, before hours of training end there."""
     for split, part in parts.items():
         inputs.validate(part, split)

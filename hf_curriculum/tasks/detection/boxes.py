@@ -133,7 +133,7 @@ class TrueBoxes:
     other: int
 
 
-def check_class_names(class_names: Sequence[str]) -> list[str]:
+def validate_class_names(class_names: Sequence[str]) -> list[str]:
     """The names as a list."""
     names = list(class_names)
     if twice := [name for name, count in Counter(names).items() if count > 1]:

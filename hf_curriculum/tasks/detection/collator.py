@@ -15,13 +15,13 @@ from datasets import Dataset
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.provenance import read_column
-from hf_curriculum.tasks.detection.config import check_classes
+from hf_curriculum.tasks.detection.config import validate_classes
 from hf_curriculum.tasks.detection.image_processing import (
     SHORTEST,
     View,
     WsddnImageProcessor,
-    check_boxes,
     stack_views,
+    validate_boxes,
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class DetectionCollator:
                 "it with them, `WsddnImageProcessor(class_names=...)`, or pass `labels_column=None` for images alone."
             )
         if labels_column is not None:
-            check_classes(len(image_processor.class_names))
+            validate_classes(len(image_processor.class_names))
         self.sizes: list[int] = [image_processor.edge] if sizes is None else [int(size) for size in sizes]
         if not self.sizes or min(self.sizes) < SHORTEST:
             raise ValueError(
@@ -200,7 +200,7 @@ class DetectionCollator:
             image = to_rgb(example[self.image_column])
         except UnreadableImageError as error:
             raise UnreadableImageError(f"The image `{image_id}`: {error}" if image_id else str(error)) from error
-        boxes = check_boxes(example[self.proposals_column], image.size, image_id)
+        boxes = validate_boxes(example[self.proposals_column], image.size, image_id)
         if self._evaluates:
             views = self.image_processor.test_views(image, boxes)
         else:

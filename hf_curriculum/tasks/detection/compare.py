@@ -13,10 +13,10 @@ from hf_curriculum.tasks.detection.boxes import (
     TrueBoxes,
     Truths,
     candidate_pairs,
-    check_class_names,
     overlaps,
     read_predictions,
     read_truths,
+    validate_class_names,
 )
 from hf_curriculum.tasks.detection.metrics import MAX_BOXES, localised
 
@@ -66,7 +66,7 @@ def compare_detections(
         (1.0, 1.0)
     """
     validate_comparison(systems, resamples, confidence)
-    names, drawn, values = check_class_names(class_names), {}, {}
+    names, drawn, values = validate_class_names(class_names), {}, {}
     true = read_truths(truths, names, field)
     for system, predictions in systems.items():
         if len(predictions) != len(truths):

@@ -156,7 +156,7 @@ class WsddnConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         self._validate()
         super().__init__(**kwargs)
-        check_classes(self.num_labels)
+        validate_classes(self.num_labels)
 
     def _validate(self) -> None:
         """Refuses options out of range."""
@@ -192,7 +192,7 @@ class WsddnConfig(PretrainedConfig):
             )
 
 
-def check_classes(number: int) -> None:
+def validate_classes(number: int) -> None:
     """Raises a `ValueError` for a single class: the softmax over classes is then 1, and nothing is learnt."""
     if number < 2:
         raise ValueError(

@@ -211,7 +211,9 @@ class WsddnImageProcessor(BaseImageProcessor):
         views = []
         for number, image in enumerate(images):
             rgb = to_rgb(image)
-            boxes = self.propose(rgb) if proposals is None else check_boxes(proposals[number], rgb.size, str(number))
+            boxes = (
+                self.propose(rgb) if proposals is None else validate_boxes(proposals[number], rgb.size, str(number))
+            )
             if objectness is not None and len(objectness[number]) != len(boxes):
                 raise ValueError(
                     f"`objectness` of image {number} has {len(objectness[number])} scores for {len(boxes)} proposals. "
@@ -261,7 +263,7 @@ class WsddnImageProcessor(BaseImageProcessor):
         return {**values, "image_processor_type": type(self).__name__}
 
 
-def check_boxes(boxes: Any, size: tuple[int, int], image_id: str) -> np.ndarray:
+def validate_boxes(boxes: Any, size: tuple[int, int], image_id: str) -> np.ndarray:
     """Boxes of an image as float32 (boxes, 4), clipped to its edges."""
     if boxes is None:
         raise ValueError(

@@ -18,10 +18,10 @@ from hf_curriculum.tasks.detection.boxes import (
     TrueBoxes,
     Truths,
     candidate_pairs,
-    check_class_names,
     overlaps,
     read_predictions,
     read_truths,
+    validate_class_names,
 )
 
 if TYPE_CHECKING:
@@ -273,8 +273,8 @@ def detection_metrics(
         >>> scores.values
         {'voc_ap': 0.5, 'voc_ap_11': 0.5454545454545454, 'corloc': 0.5}
     """
-    names = check_class_names(class_names)
-    _check_options(metrics, iou)
+    names = validate_class_names(class_names)
+    _validate_options(metrics, iou)
     if len(predictions) != len(truths):
         raise ValueError(
             f"Predictions of {len(predictions):,} images were given, and the objects of {len(truths):,}: row by row "
@@ -339,7 +339,7 @@ def detection_compute_metrics(
         >>> compute(EvalPrediction(np.array([[[0, 0.9, 0, 0, 10, 9.0]]]), None))
         {'corloc': 1.0, 'corloc_dog': 1.0}
     """
-    truths, names = list(truths), check_class_names(class_names)
+    truths, names = list(truths), validate_class_names(class_names)
     empty: Predictions = [()] * len(truths)
     options: dict[str, Any] = {"max_boxes": max_boxes, "iou": iou, "field": field}
     detection_metrics(empty, truths, names, metrics, **options)  # what is wrong is said now
@@ -365,7 +365,7 @@ def _detections(outputs: Any) -> Any:
     return found[0]
 
 
-def _check_options(metrics: Sequence[str], iou: float) -> None:
+def _validate_options(metrics: Sequence[str], iou: float) -> None:
     unknown = [name for name in metrics if name not in DETECTION_METRICS]
     if isinstance(metrics, str) or unknown or not metrics:
         raise ValueError(

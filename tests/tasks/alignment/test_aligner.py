@@ -296,7 +296,7 @@ def test_a_step_that_is_compiled_looks_at_no_values(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     states = model.encode_text(inputs["input_ids"].repeat(1, 4), noun_mask=torch.zeros(TEXTS, 4 * TOKENS).long())
     assert states.shape == (TEXTS, 16)
-    module._check_length(1000, model.text_model)
+    module._validate_length(1000, model.text_model)
 
 
 @pytest.mark.parametrize("make", [make_aligner, make_clip, make_siglip])

@@ -131,10 +131,10 @@ def test_rounding_is_not_taken_for_looking_ahead(value, other, causal):
     scorer = TextImageScorer.__new__(TextImageScorer)
     scorer.model, scorer.inputs = Rounded(1, 1), None
     if causal:
-        scorer._check_causal()
+        scorer._validate_causal()
     else:
         with pytest.raises(ValueError, match="A Rounded is no causal language model"):
-            scorer._check_causal()
+            scorer._validate_causal()
 
 
 def test_models_that_read_no_text_alone_are_refused(tokenizer, image_processor):

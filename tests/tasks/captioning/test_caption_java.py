@@ -17,10 +17,10 @@ from hf_curriculum.tasks.captioning.metrics.jars import (
     meteor_values,
     parse_scores,
     read_spice,
-    require_spice,
     run_java,
     spice,
     spice_command,
+    validate_spice,
 )
 
 METEOR = [  # what the jar answers to a SCORE line, and its own score of it
@@ -170,7 +170,7 @@ def test_what_is_missing_is_named_with_the_command_that_gets_it(stand_in):
         meteor_statistics(["a"], [["a"]])
     (stand_in.jars / "spice-1.0.jar").touch()
     with pytest.raises(JavaError, match=r"SPICE needs lib/ejml-0.23.jar(.|\n)*pip install pycocoevalcap"):
-        require_spice()
+        validate_spice()
     with_spice(stand_in.jars, nashorn=False)
     with pytest.raises(JavaError, match="SPICE in Java 17, which has no JavaScript engine") as error:
         spice(["a"], [["a"]])
@@ -179,7 +179,7 @@ def test_what_is_missing_is_named_with_the_command_that_gets_it(stand_in):
     with pytest.raises(
         JavaError, match=r"SPICE needs lib/stanford-corenlp-3.6.0-models.jar, and it is not in"
     ) as error:
-        require_spice()
+        validate_spice()
     assert "curl -L -o corenlp.zip https://nlp.stanford.edu/software/stanford-corenlp-full-2015" in str(error.value)
 
 

@@ -129,7 +129,7 @@ def test_values_that_are_means_are_taken_of_the_set(monkeypatch):
 
     calls = []
     fake = np.arange(6) / 10
-    monkeypatch.setattr(module, "require_spice", lambda: None)
+    monkeypatch.setattr(module, "validate_spice", lambda: None)
     monkeypatch.setattr(module, "spice", lambda captions, references: calls.append(1) or fake[: len(captions)])
     data = pairs(6).add_column("domain", ["in", "out", "in", "near", "near", "near"] * 2)
     found = CaptionSuite(data, ["spice", "cider"])(systems(6)[0])
@@ -156,7 +156,7 @@ def test_a_metric_that_fails_for_one_system_is_missing_for_all(monkeypatch, tmp_
         return np.ones(len(captions))
 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "require_spice", lambda: None)
+    monkeypatch.setattr(module, "validate_spice", lambda: None)
     monkeypatch.setattr(module, "spice", spice)
     given = {str(100 + row): "a red dog" for row in range(12)}
     found = CaptionSuite(pairs(), compare={"other": given}, resamples=5)(systems()[0])

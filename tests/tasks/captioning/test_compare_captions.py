@@ -179,9 +179,9 @@ def test_a_metric_that_fails_on_the_way_is_left_out_of_all(monkeypatch, caplog):
             raise JavaError("no memory")
         return np.ones(len(captions))
 
-    monkeypatch.setattr(f"{module}.require_meteor", lambda: None)
+    monkeypatch.setattr(f"{module}.validate_meteor", lambda: None)
     monkeypatch.setattr(f"{module}.meteor_statistics", lambda captions, references: np.ones((len(captions), 23)))
-    monkeypatch.setattr(f"{module}.require_spice", lambda: None)
+    monkeypatch.setattr(f"{module}.validate_spice", lambda: None)
     monkeypatch.setattr(f"{module}.spice", fails_later)
     found = compare_captions({"a": worse, "b": better, "c": worse}, references, resamples=5)
     assert "spice" not in found.values["a"]

@@ -15,7 +15,7 @@ from transformers import AutoImageProcessor, AutoModelForObjectDetection, pipeli
 from hf_curriculum import make_scenes
 from hf_curriculum.data.proposals import SelectiveSearch
 from hf_curriculum.tasks.detection import WsddnImageProcessor, new_detector
-from hf_curriculum.tasks.detection.image_processing import check_boxes
+from hf_curriculum.tasks.detection.image_processing import validate_boxes
 
 EDGE = {"longest_edge": 64}
 
@@ -156,12 +156,12 @@ def test_a_folder_is_enough_to_detect(tmp_path, scene, caplog):
 )
 def test_boxes_that_are_no_boxes_of_the_image(boxes, message):
     with pytest.raises(ValueError, match=message):
-        check_boxes(boxes, (100, 50), "7")
+        validate_boxes(boxes, (100, 50), "7")
 
 
 def test_boxes_half_a_pixel_beyond_are_clipped():
-    assert check_boxes([[-0.5, 0, 100.5, 50]], (100, 50), "7").tolist() == [[0, 0, 100, 50]]
-    assert check_boxes([], (100, 50), "7").shape == (0, 4)
+    assert validate_boxes([[-0.5, 0, 100.5, 50]], (100, 50), "7").tolist() == [[0, 0, 100, 50]]
+    assert validate_boxes([], (100, 50), "7").shape == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,9 @@ def test_edges_of_options():
     inputs = WsddnImageProcessor(size=EDGE)((image, image), proposals=(none, []), return_tensors=None)
     assert (inputs["proposals"].tolist(), inputs["proposal_counts"].tolist()) == ([[[0.0] * 4]] * 2, [0, 0])
     boxes = [[1, 2, 3, 4], [5, 6, 7, 8]]
-    assert check_boxes(np.array(boxes), (9, 9), "7").tolist() == check_boxes(boxes, (9, 9), "7").tolist() == boxes
+    assert (
+        validate_boxes(np.array(boxes), (9, 9), "7").tolist() == validate_boxes(boxes, (9, 9), "7").tolist() == boxes
+    )
 
 
 def test_calls_that_cannot_work():

@@ -419,7 +419,7 @@ class Drawer:
         self.calls.append((prompts, None if images is None else len(images), size, strength, seeds))
         return [PIL.Image.new("RGB", size, (next(self.shades),) * 3) for _ in prompts]
 
-    def check_distribution(self, prompts, images):
+    def validate_distribution(self, prompts, images):
         self.checked.append((prompts, [image.size for image in images]))
 
     def describe(self):

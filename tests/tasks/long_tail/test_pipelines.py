@@ -374,10 +374,10 @@ def test_the_shipped_pipeline_says_what_it_does_not_know(strange, size, said, mo
     monkeypatch.setattr(pipelines, "read_json", lambda *given: {"knows": "facts", "image_size": 4})
     drawer = ImageToImage(Stand())
     images = [Image.new("RGB", size, (0, 255, 51))] * 4
-    drawer.check_distribution(["a"] * 4, images)
+    drawer.validate_distribution(["a"] * 4, images)
     assert seen == []
     drawer.name = "scenes_diffusion"
-    drawer.check_distribution(["a"] * 4, images)
+    drawer.validate_distribution(["a"] * 4, images)
     wanted = torch.tensor([-1.0, 1.0, -0.6])[None, :, None, None].expand(1, 3, size[1], size[0])
     torch.testing.assert_close(seen[0], wanted)
     assert [record.args[0] for record in caplog.records] == ([] if said is None else [said])

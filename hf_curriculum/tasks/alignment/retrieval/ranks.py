@@ -151,7 +151,7 @@ class ScoreMatrix(Similarities):
         image, text = np.empty(texts, np.int64), np.zeros(images, np.int64)
         for start in range(0, texts, CHUNK):
             part = self.scores[start : start + CHUNK]  # (B, I)
-            _check_finite(part, start)
+            _validate_finite(part, start)
             image[start : start + CHUNK] = np.count_nonzero(part >= own[start : start + CHUNK, None], axis=1)
             text += _count_rows(part >= best)
         # Counted were the best text itself and texts of the same image that are as good: none of them is in the way.
@@ -305,7 +305,7 @@ def _where_asked(ranks: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.where(np.bincount(rows, minlength=len(ranks)) > 0, ranks, 0)
 
 
-def _check_finite(scores: np.ndarray, start: int) -> None:
+def _validate_finite(scores: np.ndarray, start: int) -> None:
     bad = np.flatnonzero(~np.isfinite(scores.sum(1)))
     if len(bad) and not np.isfinite(scores[bad]).all():
         raise ValueError(

@@ -27,7 +27,7 @@ from hf_curriculum.tasks.alignment.encoders import encoders_of
 from hf_curriculum.tasks.alignment.ontology.nouns import find_nouns
 from hf_curriculum.tasks.alignment.ontology.ontology import Ontology
 from hf_curriculum.tasks.alignment.ontology.triplets import NODE
-from hf_curriculum.tasks.alignment.processor import Span, encode_nouns, require_offsets
+from hf_curriculum.tasks.alignment.processor import Span, encode_nouns, validate_offsets
 from hf_curriculum.tasks.alignment.retrieval.ranks import ScoreMatrix, VectorSimilarities
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def clip_similarities(
             f"{int(np.argmin(index))}. They have no vector, and so no rank. Leave them out (`drop_empty_captions`)."
         )
     if check is not None:
-        check.check_captions(texts)
+        check.validate_captions(texts)
     vectors, truncated = encode_texts(towers, texts, scorer.batch_size, trim=trim)
     report_truncated(scorer, truncated, len(texts), towers.context)
     return VectorSimilarities(vectors[index], image_vectors(images, scorer))
@@ -259,7 +259,7 @@ def aligner_scores(
         >>> found = aligner_scores(model, tokenizer, ["a dog"], [[(2, 5)]], images, inputs)  # doctest: +SKIP
         >>> RetrievalSuite(pairs)(found.similarities, found.notes)  # doctest: +SKIP
     """
-    require_offsets(tokenizer)
+    validate_offsets(tokenizer)
     validate_choice("over", over, ("mean", "max"))
     if len(nouns) != len(captions):
         raise ValueError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity, encode_texts, image_vectors
 from hf_curriculum.scorers.pretrained import report_truncated
-from hf_curriculum.tasks.captioning.metrics.overlap import check_references
+from hf_curriculum.tasks.captioning.metrics.overlap import validate_references
 
 if TYPE_CHECKING:
     pass
@@ -71,11 +71,11 @@ def clip_scores(
     texts = list(captions)
     many = np.ones(0, np.int64)
     if references is not None:
-        check_references(references)
+        validate_references(references)
         many = np.array([len(given) for given in references])
         texts += chain.from_iterable(references)
     if check is not None:
-        check.check_captions(texts)
+        check.validate_captions(texts)
 
     encoded = isinstance(images, np.ndarray) and images.ndim == 2
     seen = images if encoded else image_vectors(images, scorer)  # (n, D)

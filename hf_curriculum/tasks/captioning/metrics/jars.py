@@ -117,7 +117,7 @@ _ALPHA, _BETA, _GAMMA, _DELTA = 0.85, 0.2, 0.6, 0.75
 _WEIGHTS = np.array([1.0, 0.6, 0.8, 0.6])  # exact, stem, synonym, paraphrase
 
 
-def require_meteor() -> tuple[str, Path]:
+def validate_meteor() -> tuple[str, Path]:
     """Checks that METEOR can run here; the jar's place is returned."""
     find_java("METEOR")
     jar, paraphrases = find_files(
@@ -133,7 +133,7 @@ def require_meteor() -> tuple[str, Path]:
 
 def meteor_statistics(captions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
     """What METEOR is computed from, image by image; sums of rows give a corpus."""
-    _, jar = require_meteor()
+    _, jar = validate_meteor()
     lines = [
         " ||| ".join(["SCORE", *(text.replace("|||", " ") for text in (*given, caption))])
         for caption, given in zip(captions, references, strict=True)
@@ -202,7 +202,7 @@ _LAST_WITH_JAVASCRIPT, _FIRST_CLOSED = 14, 16
 _OPENED = ("lang", "math", "net", "text", "util", "util.concurrent")
 
 
-def require_spice() -> tuple[Java, list[Path]]:
+def validate_spice() -> tuple[Java, list[Path]]:
     """Checks that SPICE can run here; Java, and the jars it needs, the program's first."""
     java = find_java("SPICE")
     own = (_SPICE_JAR, *(f"lib/{name}.jar" for name in _LIBRARIES))
@@ -231,7 +231,7 @@ def spice_command(java: Java, jars: Sequence[Path], given: Path, result: Path, c
 
 def spice(captions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
     """SPICE of each image: the F score of the scene graphs of a caption and of its references."""
-    java, jars = require_spice()
+    java, jars = validate_spice()
     rows = [
         {"image_id": row, "test": caption, "refs": list(given)}
         for row, (caption, given) in enumerate(zip(captions, references, strict=True))

@@ -22,9 +22,9 @@ from hf_curriculum.tasks.captioning.metrics.jars import (
     JavaError,
     meteor_statistics,
     meteor_values,
-    require_meteor,
-    require_spice,
     spice,
+    validate_meteor,
+    validate_spice,
 )
 from hf_curriculum.tasks.captioning.metrics.overlap import PreparedReferences, bleu_statistics, bleu_values, rouge_l
 from hf_curriculum.tasks.captioning.metrics.tokens import tokenize_all
@@ -228,9 +228,9 @@ def available_metrics(
     for name in wanted:
         try:
             if name == "meteor":
-                require_meteor()
+                validate_meteor()
             elif name == "spice":
-                require_spice()
+                validate_spice()
             elif name == "clip_score" and not has_images:
                 raise ValueError("CLIPScore compares captions with images, and there are none. Pass `images=`.")
         except (JavaError, ValueError) as error:

@@ -99,7 +99,7 @@ class PreparedReferences:
     """
 
     def __init__(self, references: Sequence[Sequence[str]], end_token: str | None = None) -> None:
-        check_references(references)
+        validate_references(references)
         self.end_token: str | None = end_token
         self.first: np.ndarray = np.concatenate([[0], np.cumsum([len(given) for given in references])])
         grams = count_ngrams(with_end(list(chain.from_iterable(references)), end_token))
@@ -145,7 +145,7 @@ def with_end(sentences: Sequence[str], end_token: str | None) -> Sequence[str]:
     return sentences if end_token is None else [f"{sentence} {end_token}" for sentence in sentences]
 
 
-def check_references(references: Sequence[Sequence[str]]) -> None:
+def validate_references(references: Sequence[Sequence[str]]) -> None:
     """Each image has a list of references."""
     if not len(references):
         raise ValueError("There are no references: `references` is empty. Pass a list of captions for each image.")

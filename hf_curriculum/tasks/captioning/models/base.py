@@ -29,7 +29,7 @@ from hf_curriculum.models.base import (
     takes_cache,
 )
 from hf_curriculum.tasks.captioning.models.config import RegionCaptionerConfig
-from hf_curriculum.tasks.captioning.models.regions import EncodedImages, GridEncoder, RegionEmbedding, check_images
+from hf_curriculum.tasks.captioning.models.regions import EncodedImages, GridEncoder, RegionEmbedding, validate_images
 
 
 class ReferenceLayerNorm(nn.Module):
@@ -133,7 +133,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         region_mask: torch.Tensor | None = None,
     ) -> EncodedImages:
         """What the decoder reads of images, each encoded once however many texts read it."""
-        mask = check_images(self.config, region_features, region_mask, pixel_values)
+        mask = validate_images(self.config, region_features, region_mask, pixel_values)
         features = self.vision(pixel_values) if region_features is None else region_features
         return self.encode(self.region_embedding(features, mask), mask, features)
 
@@ -157,7 +157,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         if input_ids is None:
             raise ValueError("No text was given: the model scores the next token of a text. Pass `input_ids`.")
         past_length = 0 if cache is None else cache.get_seq_length()
-        _check_text(input_ids, attention_mask, past_length, self.config.vocab_size)
+        _validate_text(input_ids, attention_mask, past_length, self.config.vocab_size)
         images = None
         if past_length == 0:
             if image_features is None:
@@ -180,7 +180,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         return as_asked(outputs, return_dict, self.config.return_dict)
 
 
-def _check_text(
+def _validate_text(
     input_ids: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int, vocab_size: int
 ) -> None:
     """Raises where a mask does not fit the text, or ids are those of another vocabulary."""
@@ -190,10 +190,10 @@ def _check_text(
             f"attention_mask has the shape {tuple(attention_mask.shape)} for {texts} texts of {length} new tokens "
             f"after {past_length} cached ones. It covers the text so far: pass ({texts}, {past_length + length})."
         )
-    check_ids("input_ids", input_ids, vocab_size)
+    validate_ids("input_ids", input_ids, vocab_size)
 
 
-def check_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
+def validate_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
     """Raises where an id is no output of the model."""
     # Elsewhere the check would wait for the device, and indexing has one of its own.
     if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
@@ -314,7 +314,7 @@ class RegionCaptionerForCausalLM(RegionCaptionerPreTrainedModel, CaptionGenerati
                 "`RegionInputs`); attention weights come from a forward hook, with `attn_implementation='eager'`."
             )
         if labels is not None:
-            check_ids("labels", labels, self.config.vocab_size)
+            validate_ids("labels", labels, self.config.vocab_size)
         return self._language_model(labels, logits_to_keep, return_dict, loss_options, **inputs)
 
     @takes_cache

@@ -45,7 +45,7 @@ class RegionCaptionerConfig(PretrainedConfig):
         return super().__new__(cls)
 
     @classmethod
-    def check_fields(cls, names: Iterable[str]) -> None:
+    def validate_fields(cls, names: Iterable[str]) -> None:
         """Refuses fields that a captioner's configuration does not have: `PretrainedConfig` would keep them unread."""
         kinds = [kind for kind in cls.__mro__ if issubclass(kind, RegionCaptionerConfig)]
         known = {field for kind in kinds for field in signature(kind.__init__).parameters} - {"self", "kwargs"}

@@ -89,7 +89,7 @@ def convert_reference(
             "with."
         )
     model = plan.model_class(plan.config).to(next(iter(weights.values())).dtype)
-    _check_names(plan, weights, {name: value.shape for name, value in model.state_dict().items()}, checkpoint)
+    _validate_names(plan, weights, {name: value.shape for name, value in model.state_dict().items()}, checkpoint)
     model.load_state_dict(
         {name: torch.cat([weights[theirs] for theirs in sources]) for name, sources in plan.names.items()}
     )
@@ -132,7 +132,7 @@ def _kind(weights: Mapping[str, torch.Tensor], given: str | None, checkpoint: st
     return found
 
 
-def _check_names(
+def _validate_names(
     plan: ConversionPlan, weights: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Size], checkpoint: str | Path
 ) -> None:
     """Raises where weights are missing, unknown, or of another shape than the model's."""

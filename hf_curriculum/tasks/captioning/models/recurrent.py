@@ -353,7 +353,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
         """Scores the next token after every token of the text, as `RegionCaptionerForCausalLM.forward`."""
         sampling = None
         if sampling_probability:
-            _check_sampling(sampling_probability, sampling_seed, cache is not None or bool(use_cache))
+            _validate_sampling(sampling_probability, sampling_seed, cache is not None or bool(use_cache))
             sampling = SampledWords(sampling_probability, sampling_seed, self.get_output_embeddings())
             use_cache = False
         return self._score(
@@ -374,7 +374,7 @@ class RecurrentCaptionerForCausalLM(RegionCaptionerForCausalLM):
         )
 
 
-def _check_sampling(probability: float, seed: int | None, caches: bool) -> None:
+def _validate_sampling(probability: float, seed: int | None, caches: bool) -> None:
     """Raises where scheduled sampling cannot be done, or not be repeated."""
     if not 0 <= probability <= 1:
         raise ValueError(f"sampling_probability={probability} is no probability. Pass a number of 0 to 1.")

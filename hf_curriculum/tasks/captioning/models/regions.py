@@ -112,7 +112,7 @@ class GridEncoder(nn.Module):
         return states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
 
 
-def check_images(
+def validate_images(
     config: RegionCaptionerConfig,
     region_features: torch.Tensor | None,
     region_mask: torch.Tensor | None,

@@ -282,7 +282,7 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
         """See `RegionCaptionerModel.decode`; packed, only relevant tokens are computed, a row being an image's."""
         past = 0 if images is not None else cache.get_seq_length()
         length = input_ids.shape[1]
-        self._check_length(past + length)
+        self._validate_length(past + length)
         cache, image_keys = self._image_keys(images, cache, use_cache)
         images = cache.images if images is None else images
         positions = _positions(attention_mask, past, length, input_ids.device)
@@ -306,7 +306,7 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
             states = states.new_zeros(*relevant.shape, states.shape[-1]).masked_scatter(relevant[..., None], states)
         return states, cache
 
-    def _check_length(self, length: int) -> None:
+    def _validate_length(self, length: int) -> None:
         if length > self.config.max_position_embeddings:
             raise ValueError(
                 f"The text has {length} tokens, but the model has {self.config.max_position_embeddings} positions. "

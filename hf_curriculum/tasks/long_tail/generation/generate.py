@@ -183,7 +183,7 @@ def generate_spectrum(
     with sole_writer(f"the share of process {rank} in {folder}", folder / f".{rank}.lock"):
         parts = PartFolder(folder, manifest, plan.images, part_images, single_process=world_size == 1)
         first = range(min(64, len(hard)))
-        drawer.check_distribution([choices[at][0] for at in first], [sources[at] for at in first])
+        drawer.validate_distribution([choices[at][0] for at in first], [sources[at] for at in first])
         run.make(parts, range(rank, parts.count, world_size))
         file = folder / FILE
         if rank == 0 and not file.exists():

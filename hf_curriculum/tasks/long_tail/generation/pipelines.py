@@ -160,7 +160,7 @@ class ImageToImage:
         names = ("torch", "diffusers", "transformers", "pillow", *(("peft",) if self.lora else ()))
         return {name: version for name in names if (version := _version(name)) is not None}
 
-    def check_distribution(self, prompts: Sequence[str], images: Sequence[Image.Image]) -> None:
+    def validate_distribution(self, prompts: Sequence[str], images: Sequence[Image.Image]) -> None:
         """Warns if the shipped pipeline is asked for what it was not trained on; any other is not judged."""
         if self.name != SCENES_DIFFUSION:
             return

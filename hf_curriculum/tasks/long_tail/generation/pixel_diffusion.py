@@ -209,7 +209,7 @@ class PixelDiffusionPipeline:
         """Pictures as float32 (B, 3, H, W) from -1 to 1; zeros where there are none."""
         if image is None:
             height, width = (side or self.unet.config.sample_size for side in size)
-            self._check_size(width, height)
+            self._validate_size(width, height)
             return torch.zeros(count, 3, height, width, device=self.device)
         images = list(image) if isinstance(image, (list, tuple)) else [image]
         sizes = {picture.size for picture in images}
@@ -218,11 +218,11 @@ class PixelDiffusionPipeline:
                 f"{len(images)} pictures of {len(sizes)} sizes came with {count} prompts. One call draws one picture "
                 "per prompt, all of one size. Call once for each size."
             )
-        self._check_size(*images[0].size)
+        self._validate_size(*images[0].size)
         pixels = np.stack([np.asarray(picture.convert("RGB"), np.float32) for picture in images])  # (B, H, W, 3)
         return torch.from_numpy(pixels / 127.5 - 1).permute(0, 3, 1, 2).contiguous().to(self.device)
 
-    def _check_size(self, width: int, height: int) -> None:
+    def _validate_size(self, width: int, height: int) -> None:
         if width % self.factor or height % self.factor:
             raise ValueError(
                 f"A picture is {width} × {height} pixels, and this U-Net halves its sides until they are a "
