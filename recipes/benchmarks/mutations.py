@@ -18,6 +18,7 @@ import argparse
 import ast
 import gc
 import hashlib
+import importlib
 import itertools
 import json
 import math
@@ -285,6 +286,7 @@ def function_of(fault: Fault) -> tuple[str, int]:
 def plant(fault: Fault) -> None:
     """Gives the functions that a fault is in, as they are in this process, their code with the fault."""
     target = str(ROOT / fault.file)
+    importlib.import_module(".".join(Path(fault.file).with_suffix("").parts))  # before that it has no functions
     source = Path(target).read_text(encoding="utf-8")
     waiting = [compile(source[: fault.start] + fault.after + source[fault.stop :], target, "exec")]
     codes = {}

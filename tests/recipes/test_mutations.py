@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 import time
 from types import SimpleNamespace
 
@@ -41,6 +43,8 @@ class Rule:
 def module(tmp_path, monkeypatch):
     """A file of its own in place of the package."""
     monkeypatch.setattr(mutations, "ROOT", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "rule", raising=False)
     path = tmp_path / "rule.py"
     path.write_text(SOURCE, encoding="utf-8")
     return path
@@ -102,6 +106,12 @@ def test_a_planted_fault_is_in_the_functions_that_are_there(module):
         if (fault.before, fault.after) in (("value > least", "value >= least"), ("6", "7")):
             mutations.plant(fault)
             assert (chosen([1, 2]), rule.wide) == (([1, 2], True) if fault.line == 8 else ([2], False))
+
+
+def test_a_module_that_is_imported_by_its_first_use_gets_its_fault(module):
+    (fault,) = (fault for fault in mutations.faults(module) if fault.after == "value >= least")
+    mutations.plant(fault)
+    assert importlib.import_module("rule").chosen([1, 2]) == [1, 2]
 
 
 def test_faults_that_change_what_a_function_closes_over(module):
