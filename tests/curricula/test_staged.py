@@ -51,6 +51,17 @@ def test_parts_follow_each_other_and_share_no_batch():
     assert plan.control_draws == 37
 
 
+def test_a_pool_grows_within_its_part():
+    rule = Growing(initial=0.3, epochs=2)
+    stage = plan_of(Staged({"text": IID(epochs=1), "captions": rule})).stages[1]
+    alone = make_plan(rule, np.arange(7), global_batch_size=4).stages[0]
+    for name in ("expected_draws", "missed"):
+        outside, inside = np.split(getattr(stage, name)(np.arange(10)), [3])
+        np.testing.assert_array_equal(inside, getattr(alone, name)(np.arange(7)))
+        assert set(outside) == {0.0 if name == "expected_draws" else 1.0}
+    assert stage.change_points().tolist() == [size + 3 for size in alone.change_points()]
+
+
 def test_a_part_is_rounded_up_to_a_whole_batch():
     plan = plan_of(Staged({"text": IID(epochs=1), "captions": IID(epochs=1)}))
     assert [stage.num_samples for stage in plan.stages] == [4, 8]

@@ -120,13 +120,16 @@ class TestScoreDistribution:
         assert texts(figure)[:2] == ["25 %", "75 %"]
 
     @pytest.mark.parametrize("theme", [LIGHT, LIGHT.narrow()])
-    def test_labels_of_many_buckets_do_not_cover_each_other(self, theme):
-        figure = score_distribution(np.arange(40) % 20, name="caption_length", cuts=range(4, 14), theme=theme)
+    @pytest.mark.parametrize("cuts", [range(4, 14), np.arange(4, 9, 0.25)])
+    def test_labels_of_many_buckets_do_not_cover_each_other(self, cuts, theme):
+        figure = score_distribution(np.arange(40) % 20, name="caption_length", cuts=cuts, theme=theme)
         figure.canvas.draw()
-        assert len(dashed(figure)) == 10
+        assert len(dashed(figure)) == len(cuts)
         boxes = [text.get_window_extent() for text in axes_of(figure).texts]
         assert len(boxes) > 8
         assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+        for text in axes_of(figure).texts:
+            assert (text.get_bbox_patch() is None) is ("%" in text.get_text())  # a threshold's stands on the bars
 
     def test_constant_scores(self):
         figure = score_distribution([0.25, 0.25], name="n")
@@ -538,6 +541,8 @@ def test_a_caption_is_no_formula():
     assert MORE["attention"](LIGHT).axes[0]._left_title.get_parse_math() is False
 
 
-def test_five_captions_are_enough():
-    figure = vectors_by_colour({"a": np.eye(5, dtype=np.float32)}, ["red"] * 5, projection="pca", theme=LIGHT)
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_five_captions_are_enough(width):
+    vectors = {"a": np.eye(5, width, dtype=np.float32)}
+    figure = vectors_by_colour(vectors, ["red"] * 5, projection="pca", theme=LIGHT)
     assert len(figure.axes) == 1

@@ -58,6 +58,7 @@ def test_what_the_reference_cost_is_in_every_account_of_the_run(tmp_path):
     data = captioned()[0]
     seen = {"examples": 1000, "captions": sketch_texts(rows(first=1000))}
     trainer = captions_trainer(RULE, tmp_path, max_steps=2, trainer={"train_dataset": scored_by(seen, data)})
+    assert trainer.costs()["compute"] == 0
     trainer.train()
     whole = 3 * 1000 + len(data) + 3 * 8 + 16
     assert trainer.costs()["compute"] == trainer.state.log_history[-1]["compute"] == whole

@@ -405,9 +405,9 @@ def test_boxes_of_a_grid():
 
 
 def test_rows_of_the_yolo_family(tmp_path):
-    rows = np.float32([[10, 10, 20, 20, 0.9, 0.5, 0.5], [11, 10, 20, 20, 0.8, 0.9, 0.1], [50, 50, 9, 9, 0.7, 1, 0]])
+    rows = np.float32([[10, 10, 20, 20, 0.9, 0.5, 0.5], [11, 10, 20, 20, 0.8, 0.9, 0.1], [50, 50, 9, 5, 0.7, 1, 0]])
     found = RowHead()([rows[None]])
-    np.testing.assert_array_equal(found.boxes[0], [0, 0, 20, 20])
+    np.testing.assert_array_equal(found.boxes, [[0, 0, 20, 20], [1, 0, 21, 20], [45.5, 47.5, 54.5, 52.5]])
     np.testing.assert_allclose(found.confidence, [0.45, 0.72, 0.7])
     without = np.delete(rows, 4, axis=1)
     turned = RowHead(objectness=None, transposed=True)([without.T[None]])
