@@ -423,6 +423,6 @@ def _draw(image: Any, objects: list[dict[str, Any]], classes: Iterable[str], fil
 
     numbers = {label: number for number, label in enumerate(classes)}
     texts = [f"{item['label']} {item['score']:.2f}" for item in objects]
-    colours = [numbers.get(item["label"], 0) for item in objects]
+    colours = [numbers[item["label"]] for item in objects]
     file.parent.mkdir(parents=True, exist_ok=True)
     draw_boxes(image, [item["box"] for item in objects], texts, colours).save(file)

@@ -293,6 +293,14 @@ def test_new_weights_are_as_the_configuration_says():
                 assert part.abs().max().item() == pytest.approx(inside**-0.5, rel=0.02)
 
 
+def test_weights_that_a_checkpoint_lacks_begin_as_new_ones_do(tmp_path):
+    tiny(head_sizes=(300, 10), initializer_range=None).save_pretrained(tmp_path)
+    options = {"head_sizes": (400, 10), "ignore_mismatched_sizes": True}
+    layer = WsddnForObjectDetection.from_pretrained(tmp_path, **options).head[0]
+    for part in (layer.weight, layer.bias):
+        assert part.abs().max().item() == pytest.approx(layer.in_features**-0.5, rel=0.05)
+
+
 def test_temperature_divides_the_detection_stream():
     given, plain, soft = batch(), tiny(), tiny(detection_temperature=2.0)
     plain.detection_stream.weight.data /= 2
