@@ -232,10 +232,14 @@ def run_case(number):
         assert np.array_equal(again.rows(len(rows), again.known_samples), plan.rows(len(rows), plan.known_samples))
 
 
+def check_cases(numbers):
+    """Each case is right or refused in words; of many cases more than an eighth are right, as many are refused."""
+    outcomes = Counter(map(run_case, numbers))
+    assert min(outcomes["planned"], outcomes["refused"]) > len(numbers) // 8, outcomes
+
+
 def test_random_plans_are_right_or_refused_in_words():
-    outcomes = Counter(run_case(number) for number in range(FAST))
-    assert outcomes["planned"] > FAST // 8
-    assert outcomes["refused"] > FAST // 8
+    check_cases(range(FAST))
 
 
 @settings(deadline=None, max_examples=30)
@@ -247,4 +251,4 @@ def test_a_decision_never_changes_what_was_drawn(number):
 @pytest.mark.stress
 def test_many_random_plans_are_right_or_refused_in_words():
     first, end = map(int, os.environ.get("HF_CURRICULUM_FUZZ", f"0:{ALL}").split(":"))
-    print(Counter(run_case(number) for number in range(first, end)))
+    check_cases(range(first, end))
