@@ -100,6 +100,24 @@ def test_its_commands_exist(guide):
         PAGES.check_command(command)
 
 
+@pytest.mark.parametrize("mark", ["", " slow"])
+def test_a_page_that_says_what_is_not_printed(tmp_path, mark):
+    page = tmp_path / "wrong.md"
+    page.write_text(f"```python{mark}\nprint(1)\n```\n\n```text\n2\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"wrong\.md"):
+        PAGES.run_page(page, slow=True)
+    if mark:
+        PAGES.run_page(page)
+
+
+def test_a_page_with_an_option_that_is_none():
+    page = "```sh\n$ pip install x && hf-curriculum plan a --nothing  # why\n```\n\n```python\npytest\n```\n"
+    found = list(PAGES.commands(page))
+    assert found == ["pip install x", "hf-curriculum plan a --nothing"]
+    with pytest.raises(AssertionError, match=r"\['--nothing'\] are no options"):
+        PAGES.check_command(found[1])
+
+
 @every_guide
 def test_its_links_and_images_are_there(guide):
     for target in re.findall(r"\]\(([^)#\s]+)", guide.read_text(encoding="utf-8")):
