@@ -1,0 +1,104 @@
+"""Conversations: what a row of `messages` says, in any of the forms that chat data has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from hf_curriculum.config import kind_of
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Who speaks, as in `transformers`' chat templates."""
+
+Part = Literal["assistant", "user", "system", "all"]
+"""Whose messages are read of a conversation."""
+Turns = Literal["all", "first", "last"]
+"""Which of these messages are read."""
+
+
+class Message(NamedTuple):
+    """Who speaks, and what is said: texts, and None where an image stands."""
+
+    role: str
+    parts: tuple[str | None, ...]
+
+    @property
+    def text(self) -> str:
+        """The texts, one per line."""
+        return "\n".join(part for part in self.parts if part is not None)
+
+    @property
+    def num_images(self) -> int:
+        """Images that the message shows."""
+        return self.parts.count(None)
+
+
+class ConversationError(ValueError):
+    """Why a row's conversation cannot be read."""
+
+
+def read_messages(cell: Any) -> list[Message]:
+    """The messages of one row.
+
+    Args:
+        cell: a list of `{"role": ..., "content": ...}`, or the mapping of lists that `datasets` makes of it. A content
+            is a text, or a list of parts: `{"type": "text", "text": ...}` or `{"type": "image"}`.
+
+    Raises:
+        ConversationError: it is no such list, a role is unknown, or a part is neither text nor image.
+
+    Example:
+        >>> read_messages([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}])
+        [Message(role='user', parts=(None, 'What is it?'))]
+    """
+    if isinstance(cell, Mapping) and {"role", "content"} <= set(cell):
+        if not isinstance(cell["role"], (list, tuple)):
+            raise ConversationError("it is one message, and a list of messages is needed")
+        cell = [{"role": role, "content": content} for role, content in zip(cell["role"], cell["content"], strict=True)]
+    if not isinstance(cell, Sequence) or isinstance(cell, (str, bytes)):
+        raise ConversationError(f"it is {kind_of(cell)}, and a list of messages with `role` and `content` is needed")
+    return [_message(number, message) for number, message in enumerate(cell)]
+
+
+def _message(number: int, message: Any) -> Message:
+    if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+        raise ConversationError(
+            f"message {number} is {str(message)[:60]!r}, and a mapping with `role` and `content` is needed"
+        )
+    role, content = message["role"], message["content"]
+    if role not in ROLES:
+        raise ConversationError(f"message {number} is of the role {role!r}, and roles are {', '.join(ROLES)}")
+    if content is None or isinstance(content, str):
+        return Message(role, (content or "",))
+    if not isinstance(content, Sequence):
+        raise ConversationError(f"message {number} holds {kind_of(content)}, and a text or a list of parts is needed")
+    return Message(role, tuple(_part(number, part) for part in content))
+
+
+def _part(number: int, part: Any) -> str | None:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind == "text":
+        return part.get("text") or ""
+    if kind in ("image", "image_url"):
+        return None
+    raise ConversationError(f"message {number} has the part {str(part)[:60]!r}, and parts are texts and images")
+
+
+def text_of(messages: Sequence[Message], part: Part = "assistant", turns: Turns = "all") -> str:
+    """What some of the messages say, one per line; images are left out.
+
+    Args:
+        messages: of a conversation.
+        part: whose messages, "all" for everybody's.
+        turns: all of these messages, or the first or the last of them.
+
+    Example:
+        >>> chat = [Message("user", ("Hi.",)), Message("assistant", ("Hello!",))]
+        >>> text_of(chat), text_of(chat, "all", "first")
+        ('Hello!', 'Hi.')
+    """
+    chosen = [message for message in messages if part in ("all", message.role)]
+    chosen = {"all": chosen, "first": chosen[:1], "last": chosen[-1:]}[turns]
+    return "\n".join(text for message in chosen if (text := message.text))
