@@ -54,7 +54,8 @@ def read_messages(cell: Any) -> list[Message]:
     if isinstance(cell, Mapping) and {"role", "content"} <= set(cell):
         if not isinstance(cell["role"], (list, tuple)):
             raise ConversationError("it is one message, and a list of messages is needed")
-        cell = [{"role": role, "content": content} for role, content in zip(cell["role"], cell["content"], strict=True)]
+        pairs = zip(cell["role"], cell["content"], strict=True)
+        cell = [{"role": role, "content": content} for role, content in pairs]
     if not isinstance(cell, Sequence) or isinstance(cell, (str, bytes)):
         raise ConversationError(f"it is {kind_of(cell)}, and a list of messages with `role` and `content` is needed")
     return [_message(number, message) for number, message in enumerate(cell)]
