@@ -34,6 +34,7 @@ from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.regions.tables import write_line_index
 from hf_curriculum.data.text import load_text
 from hf_curriculum.models.vision_features import VisionFeatures
+from hf_curriculum.planning.export import ExportedOrder
 from hf_curriculum.scorers.registry import scorer_from
 from hf_curriculum.scorers.visual.onnx import OnnxDetector
 from hf_curriculum.scoring.per_image import add_embeddings
@@ -147,6 +148,8 @@ READS = {
     "BucketedStream": hf.BucketedStream,
     "BucketIndex.read": BucketIndex.read,
     "verify_bucketed": verify_bucketed,
+    "ExportedOrder": ExportedOrder,
+    "CurriculumSampler.from_export": hf.CurriculumSampler.from_export,
     "CaptionSuite.captions_of": read_captions,
     "read_captions": read_captions,
     "read_ranks": read_ranks,
@@ -183,7 +186,7 @@ LISTED = {
                 "CLIPClassifier.save_pretrained",
             ),
             *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review"),
-            *("StoreWriter", "StudyTable.write"),
+            *("StoreWriter", "StudyTable.write", "Plan.export"),
         ],
         WRITES,
     ),

@@ -58,6 +58,11 @@ def plan_command(
         int | None, typer.Option(help="Fit the curriculum to so many optimizer steps, whatever its length is.", min=1)
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw the pool's growth into this PNG or SVG file.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Also write the row of every draw into this .npy, .txt or .parquet file.")
+    ] = None,
+    id_column: Annotated[str | None, typer.Option(help="Export the ids in this column, not row numbers.")] = None,
+    datacomp: Annotated[bool, typer.Option(help="Export --id-column as DataComp's sorted 128-bit uids.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print what a curriculum would show when, and what it costs beside its i.i.d. control.
@@ -75,6 +80,8 @@ def plan_command(
             )
         rule = rule.fit_to(steps=steps)
         curriculum = json.dumps(rule.to_dict())
+    if export is None and (id_column is not None or datacomp):
+        raise typer.BadParameter("There is no --export that it could change.", param_hint="--id-column, --datacomp")
     data = load_split(dataset, split)
     ranking = rank_dataset(data, rule, score_for(rule, data, score_column))
     with _without_warnings(make_plan.__module__):  # the plan prints its notes
@@ -86,6 +93,9 @@ def plan_command(
 
         plan_growth(made).savefig(figure)
         note(f"drawn in {figure}")
+    if export is not None:
+        made.export(export, data, id_column=id_column, datacomp=datacomp)
+        note(f"order of {made.known_samples:,} draws in {export}, and what it was made of in {export.name}.json")
     named = {"--score-column": score_column, "--epochs": None if epochs is None else f"{epochs:g}"}
     named["--batch-size"] = None if batch_size == BATCH_SIZE else str(batch_size)
     given = [word for option, value in named.items() if value is not None for word in (option, value)]

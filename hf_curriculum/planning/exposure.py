@@ -262,6 +262,8 @@ class Described(Shown, Protocol):
     stage_starts: Sequence[int]
     unit_budget: Any
     known_steps: int
+    first_step: int
+    amended: Mapping[str, Any] | None
     num_steps: int
     num_samples: int
     num_draws: int
@@ -282,7 +284,8 @@ class Described(Shown, Protocol):
 
 def describe(plan: Described) -> str:
     """The stages as a table (phase, rule, pool, new, epochs, steps, share), totals, cost, exposure and notes."""
-    return "\n".join([_headline(plan), *_table(plan), *_totals(plan)])
+    before = [] if plan.amended is None else [f"amended after step {plan.first_step:,}: {plan.amended['description']}"]
+    return "\n".join([*before, _headline(plan), *_table(plan), *_totals(plan)])
 
 
 _HEADER = ("phase", "rule", "pool", "new", "epochs", "steps", "share")
@@ -352,7 +355,8 @@ def _totals(plan: Described) -> list[str]:
     filled = f" + {plan.num_filled:,} to fill the last batch" if plan.num_filled else ""
     passes = f"{ruled / len(plan.ranking):.4g} × the data"
     what = "examples" if plan.candidates == 1 else "candidates"
-    lines = [f"{ruled:,} {what} drawn{filled}: {passes} in {plan.num_steps:,} steps of {plan.global_batch_size}"]
+    steps = plan.num_steps - plan.first_step
+    lines = [f"{ruled:,} {what} drawn{filled}: {passes} in {steps:,} steps of {plan.global_batch_size}"]
     if plan.undecided:
         lines[0] = f"at most {lines[0]}, of which {plan.known_steps:,} are settled"
         lines.extend(f"  {line}" for line in plan.pending_decisions())

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
 from hf_curriculum.planning.deciding import Observed, Selection
+from hf_curriculum.planning.export import export_order, validate_order
 from hf_curriculum.planning.exposure import TRAINED, Exposure, cut_line, describe, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
 from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
@@ -59,6 +61,8 @@ class Plan:
         losses: the rows' losses at the last decision, for a rule that orders by them.
         arrays: metrics of the last decision that are arrays, for a rule that compares them with the next ones.
         uncut: the plan that `max_steps` ends before it is over; None: this is the whole of it.
+        amended: of a plan for the rest of a run, what came before: `step`, the steps taken; `examples` trained on and
+            `scored` in them; and a `description`. Sample positions are counted from the run's beginning.
         stage_starts: first sample position of each stage, and the end of the last stage.
     """
 
@@ -78,12 +82,14 @@ class Plan:
     losses: np.ndarray | None = None
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     uncut: Plan | None = None
+    amended: Mapping[str, Any] | None = None
     stage_starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        starts = accumulate((stage.num_samples * self.layout.unit for stage in self.stages), initial=0)
+        sizes, first = (stage.num_samples * self.layout.unit for stage in self.stages), self.first_step
+        starts = accumulate(sizes, initial=first * self.samples_per_step)
         object.__setattr__(self, "stage_starts", tuple(starts))
-        object.__setattr__(self, "_key", mix64(self.seed))
+        object.__setattr__(self, "_key", mix64(self.seed, first) if first else mix64(self.seed))
 
     @property
     def unit_budget(self) -> Budget:
@@ -114,6 +120,11 @@ class Plan:
     def samples_per_step(self) -> int:
         """Sample positions of an optimizer step: the candidates of each of its examples."""
         return self.global_batch_size * self.candidates
+
+    @property
+    def first_step(self) -> int:
+        """Optimizer steps of the run before this plan's: 0, unless it is the rest of an amended run."""
+        return 0 if self.amended is None else self.amended["step"]
 
     @property
     def undecided(self) -> bool:
@@ -223,6 +234,11 @@ class Plan:
                 f"Positions {start} to {stop} were asked for; {type(self.curriculum).__name__} orders by the last "
                 f"losses, and those that positions before {forgotten} were drawn by are not kept."
             )
+        if start < min(stop, self.stage_starts[0] // unit):
+            raise IndexError(
+                f"Positions {start} to {stop} were asked for, and the run was amended after step {self.first_step}: "
+                "what earlier steps drew was another plan's. `curriculum.json` of an earlier checkpoint has it."
+            )
         if not 0 <= start <= stop <= self.known_samples // unit:
             more = " before the next decision" if self.undecided else ""
             raise IndexError(
@@ -269,10 +285,56 @@ class Plan:
         for first in range(start, self.known_samples, _CHUNK):
             yield self.rows(first, min(first + _CHUNK, self.known_samples))
 
+    @property
+    def pads_batches(self) -> bool:
+        """Whether passes end with smaller batches, whose free sample positions hold `PAD_INDEX`."""
+        return self.curriculum.partial_batches == "keep"
+
+    def export(
+        self,
+        file: str | Path,
+        dataset: Dataset | None = None,
+        *,
+        id_column: str | None = None,
+        datacomp: bool = False,
+        up_to_decision: bool = False,
+    ) -> Path:
+        """Writes which row each draw of the run shows, for a program that trains in its own way.
+
+        `order.npy` holds row numbers (int32; int64 above 2^31 rows), `order.txt` a line per draw, `order.parquet` the
+        columns `step`, `row` and `id`. `order.npy.json` beside it says what plan and data the order was made of.
+        `CurriculumSampler.from_export` reads both back.
+
+        Args:
+            file: what to write; its suffix says how.
+            dataset: the data that the plan was made for; ids are read from it, and its fingerprint is written too.
+            id_column: ids of the rows, texts or whole numbers, in place of row numbers.
+            datacomp: write the uids of `id_column` as DataComp's `resharder.py` reads them: sorted pairs of 64-bit
+                numbers, each as often as it is drawn. That says how often, and not when.
+            up_to_decision: of a plan that decides while training, write the steps that are known.
+
+        Returns:
+            `file`.
+
+        Raises:
+            ValueError: the order is not known beforehand, passes end with smaller batches, the data is not the plan's,
+                an id is missing or not possible there, or the suffix says no format.
+
+        Example:
+            >>> from hf_curriculum import IID
+            >>> import tempfile
+            >>> plan = make_plan(IID(epochs=1), np.zeros(4), global_batch_size=2)
+            >>> file = plan.export(f"{tempfile.mkdtemp()}/order.npy")
+            >>> np.load(file).dtype, sorted(np.load(file).tolist())
+            (dtype('int32'), [0, 1, 2, 3])
+        """
+        return export_order(self, file, dataset, id_column, datacomp, up_to_decision)
+
     def draws_after(self, step: int) -> int:
         """Examples drawn in the first `step` optimizer steps, candidates that are not chosen too, without padding."""
         sample, unit = step * self.samples_per_step, self.layout.unit
-        return unit * sum(
+        before = 0 if self.amended is None else self.amended["examples"] * self.candidates
+        return before + unit * sum(
             stage.draws_within(min((sample - start) // unit, stage.num_samples))
             for start, stage in zip(self.stage_starts, self.stages, strict=False)
             if sample > start
@@ -290,7 +352,8 @@ class Plan:
         chosen = 0 if self.candidates == 1 else self.draws_after(step) * self.selection.forwards
         scored = self.curriculum.signal == "losses" and not self.curriculum.losses_of_training
         passes = sum(entry["step"] < step for entry in self.log) if scored else 0
-        return chosen + passes * self.ranking.num_rows
+        before = 0 if self.amended is None else self.amended["scored"]
+        return before + chosen + passes * self.ranking.num_rows
 
     def compute_after(self, step: int) -> int:
         """Compute of the first `step` optimizer steps: 1 for a forward pass of an example, 3 to train on one."""
@@ -353,6 +416,7 @@ class Plan:
             **({"candidates": self.candidates} if self.candidates > 1 else {}),
             "seed": self.seed,
             "num_steps": self.max_steps,
+            **({} if self.amended is None else {"amended": dict(self.amended)}),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -436,6 +500,15 @@ class Plan:
     @cached_property
     def _exposure(self) -> Exposure:
         return exposure_of(self)
+
+    def after(self, before: Mapping[str, Any]) -> Plan:
+        """This plan for the rest of a run, after `before["step"]` steps by another one; see `amended`.
+
+        Raises:
+            ValueError: it decides or chooses while training, or ends passes with smaller batches.
+        """
+        validate_order(self)
+        return replace(self, amended=before)
 
     @property
     def key(self) -> int:

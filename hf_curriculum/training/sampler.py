@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import Sampler
 
 from hf_curriculum.config import parse_json, reading
+from hf_curriculum.planning.export import ExportedOrder
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import PAD_INDEX
 
@@ -57,14 +58,14 @@ class CurriculumSampler(Sampler[Any]):
 
     def __init__(
         self,
-        plan: Plan | Callable[[], Plan],
+        plan: Plan | ExportedOrder | Callable[[], Plan],
         start: int | Callable[[], int] = 0,
         *,
         placeholders: bool | Callable[[], bool] = False,
         with_samples: bool = False,
     ) -> None:
         self._plan = plan
-        if self.plan.curriculum.partial_batches == "keep" and not with_samples:
+        if self.plan.pads_batches and not with_samples:
             raise ValueError(
                 "partial_batches='keep' pads the last batch of a pass with PAD_INDEX, which only a loader that drops "
                 "it can read. Train with CurriculumTrainer, or use partial_batches='stream'."
@@ -75,8 +76,26 @@ class CurriculumSampler(Sampler[Any]):
         self._loaded: int | None = None  # the position of `load_state_dict`
         self._part: tuple[Iterator[int], int] = (iter(()), -1)  # what is handed out of, and the position after it
 
+    @classmethod
+    def from_export(cls, file: str | Path, dataset: Any = None, start: int = 0) -> CurriculumSampler:
+        """A sampler of the order that `plan.export("order.npy")` wrote, perhaps on another machine.
+
+        Args:
+            file: the `.npy` file, with its `.npy.json` beside it; read as it is drawn from.
+            dataset: the data that the loader reads, to be compared with what the order was made for.
+            start: completed optimizer steps.
+
+        Raises:
+            FileNotFoundError: one of the two files is missing.
+            ValueError: they are damaged, or were made for other data.
+        """
+        order = ExportedOrder(file)
+        if dataset is not None:
+            order.validate_data(dataset)
+        return cls(order, start)
+
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | ExportedOrder:
         """What is drawn when."""
         return self._plan() if callable(self._plan) else self._plan
 
@@ -149,6 +168,11 @@ class CurriculumSampler(Sampler[Any]):
                 "curriculum, batch size and seed."
             )
         if len(state["log"]) != len(plan.log):
+            if isinstance(plan, ExportedOrder):
+                raise ValueError(
+                    f"The state was made after {len(state['log'])} decisions, and {plan.file} ends before the first. "
+                    "Make the sampler of the plan."
+                )
             if callable(self._plan):
                 raise ValueError(
                     f"The state was made after {len(state['log'])} decisions, and the plan here has {len(plan.log)}. "

@@ -63,6 +63,26 @@ def test_a_plan_is_drawn_and_one_that_decides_says_what_is_certain(photos, tmp_p
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_order_of_a_plan_is_exported(photos, tmp_path):
+    from hf_curriculum import CurriculumSampler, load_scored, make_plan
+
+    typed("score", photos, tmp_path / "scored")
+    words = ("plan", tmp_path / "scored", "phases", "--batch-size", "4", "--export")
+    file = tmp_path / "order.npy"
+    assert "draws in" in CliRunner().invoke(app, [str(word) for word in (*words, file)]).output
+    data = load_scored(tmp_path / "scored")
+    plan = make_plan(Phases(), data, score_column="noun_count", global_batch_size=4)
+    assert list(CurriculumSampler.from_export(file, data)) == plan.rows(0, plan.num_samples).tolist()
+    typed(*words, tmp_path / "ids.txt", "--id-column", "image_id")
+    ids = data["image_id"][:]
+    assert (tmp_path / "ids.txt").read_text().split() == [ids[row] for row in plan.rows(0, plan.num_samples)]
+    assert "is not of DataComp" in fails(*words, file, "--id-column", "image_id", "--datacomp")
+    assert "There is no --export" in fails(*words[:-1], "--datacomp", status=2)
+    assert "decides while training" in fails(
+        "plan", tmp_path / "scored", "baby_steps", "--epochs", "12", "--batch-size", "4", "--export", file
+    )
+
+
 def fails(*words, status=1):
     """What a command that must fail says, on one line."""
     result = CliRunner().invoke(app, [str(word) for word in words])

@@ -555,3 +555,45 @@ def test_what_is_just_possible_is_done():
     assert make_plan(IID(epochs=0.25), ranking, global_batch_size=1).num_steps == 1
     cut = make_plan(Phases(2, 2), ranking, global_batch_size=2, max_steps=3)
     assert len(cut.rows(0, cut.known_samples)) == 6
+
+
+BEFORE = {"step": 4, "examples": 30, "scored": 7, "description": "IID() of before"}
+
+
+def test_the_rest_of_an_amended_run_is_counted_from_the_runs_beginning():
+    alone = make_plan(Phases(2, easy="low").fit_to(steps=6), np.arange(20.0), global_batch_size=8)
+    plan = alone.after(BEFORE)
+    assert (plan.first_step, plan.num_steps, plan.max_steps, plan.known_samples) == (4, 10, 10, 80)
+    assert plan.stage_starts[0] == 32
+    assert [plan.stage_at(step).name for step in (4, 9)] == ["phase 1", "phase 2"]
+    assert sorted(plan.stage_ends) == [step + 4 for step in sorted(alone.stage_ends)]
+    assert set(plan.step_rows(4)) <= set(range(10))
+    assert sorted(plan.rows(32, 42)) == list(range(10))  # a pass over the first pool
+    assert plan.step_rows(4).tolist() != alone.step_rows(0).tolist()  # other passes than a plan from the beginning
+    assert (plan.examples_after(4), plan.examples_after(6)) == (30, 46)
+    assert (plan.scored_after(6), plan.compute_after(6)) == (7, 3 * 46 + 7)
+    assert plan.describe().startswith("amended after step 4: IID() of before\nPhases(")
+    assert " in 6 steps of 8" in plan.describe()
+    assert plan.fingerprint() == {**alone.fingerprint(), "num_steps": 10, "amended": BEFORE}
+    assert plan.with_log(()).first_step == 4
+    with pytest.raises(IndexError, match="amended after step 4: what earlier steps drew was another plan's"):
+        plan.step_rows(3)
+    with pytest.raises(ValueError, match="BabySteps decides while training"):
+        make_plan(BabySteps(2, epochs=9), np.arange(20.0), global_batch_size=8).after(BEFORE)
+
+
+@pytest.mark.parametrize("batches", [None, ByImage(2), ByLength("length", window=2)])
+def test_the_rest_of_an_amended_run_draws_alike_in_any_parts(batches):
+    data = Dataset.from_dict(
+        {
+            "s": np.arange(40.0),
+            "image_id": [f"i{row // 2}" for row in range(40)],
+            "length": [row % 9 for row in range(40)],
+        }
+    )
+    rule = Phases(2, easy="low", batches=batches).fit_to(steps=9)
+    plan = make_plan(rule, data, score_column="s", global_batch_size=8).after({**BEFORE, "step": 3})
+    whole = plan.rows(24, plan.known_samples)
+    assert len(whole) == 72
+    assert np.concatenate([plan.step_rows(step) for step in range(3, 12)]).tolist() == whole.tolist()
+    assert np.concatenate(list(plan.chunks(24))).tolist() == whole.tolist()

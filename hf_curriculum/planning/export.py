@@ -1,0 +1,359 @@
+"""The order of a run for other programs: as a file of row numbers or ids, or as a view of the data set."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hf_curriculum.columns import require_columns
+from hf_curriculum.config import digest, kind_of, read_array, read_json, write_atomically
+from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
+from hf_curriculum.provenance import read_column, score_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_CHUNK, _FEW = 1 << 20, 1 << 15
+_FORMAT = "hf_curriculum order 1"
+_UID = np.dtype("u8,u8")
+SUFFIXES = (".npy", ".txt", ".parquet")
+"""What an order can be written as."""
+
+
+class Ordered(Protocol):
+    """What is read of a plan."""
+
+    curriculum: Any
+    ranking: Any
+    global_batch_size: int
+    samples_per_step: int
+    candidates: int
+    undecided: bool
+    pads_batches: bool
+    known_samples: int
+    known_steps: int
+    max_steps: int
+
+    def chunks(self, start: int = 0) -> Iterator[np.ndarray]:
+        """Its rows up to the next decision."""
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Row numbers at these sample positions."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What it was made of."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same, with its stages."""
+
+
+def as_planned(dataset: Dataset, plan: Ordered) -> Dataset:
+    """The data set in the order of a plan: a row for every draw of the run, as a view.
+
+    For a program that reads a data set from front to back and can be told not to shuffle it. Row `i` is the run's draw
+    `i`, so batches of `plan.global_batch_size` are its steps. No column is read or copied.
+
+    Args:
+        dataset: the data that the plan was made for.
+        plan: from `make_plan`.
+
+    Raises:
+        TypeError: `dataset` is no `datasets.Dataset`.
+        ValueError: the plan was made for other rows, decides while training, or pads its batches.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> from hf_curriculum import Phases, make_plan
+        >>> data = Dataset.from_dict({"caption": ["a", "b", "c", "d"], "length": [4.0, 1.0, 2.0, 3.0]})
+        >>> plan = make_plan(Phases(2, easy="low"), data, score_column="length", global_batch_size=2)
+        >>> len(as_planned(data, plan)), sorted(as_planned(data, plan)[:2]["caption"])
+        (6, ['b', 'c'])
+    """
+    validate_order(plan)
+    _validate_data(dataset, plan)
+    name = digest(dataset._fingerprint, json.dumps(plan.fingerprint(), sort_keys=True), size=16)
+    return dataset.select(plan.rows(0, plan.known_samples), new_fingerprint=name)
+
+
+def validate_order(plan: Ordered, up_to_decision: bool = False) -> None:
+    """The rows of a plan are known, all of them or up to its next decision, and one step's follow another's."""
+    name = type(plan.curriculum).__name__
+    if plan.candidates > 1:
+        raise ValueError(
+            f"{name} chooses each step's examples among {plan.candidates} times as many, by a model that is being "
+            "trained: no order is known beforehand. Hand over the curriculum that it draws by (its then=), or train "
+            "with CurriculumTrainer."
+        )
+    if plan.pads_batches:
+        raise ValueError(
+            f"{name}(partial_batches='keep') ends each pass with a smaller batch, and whoever reads the order in "
+            "batches of one size would come apart from its steps. Use partial_batches='stream'."
+        )
+    if plan.undecided and (not up_to_decision or not plan.known_samples):
+        steps = plan.known_steps
+        known = f"the first {steps:,} of at most {plan.max_steps:,} steps are" if steps else "no step is"
+        remedy = " export(up_to_decision=True) writes these." if steps else ""
+        raise ValueError(
+            f"{name} decides while training what comes next: {known} known now.{remedy} CurriculumTrainer, or a loop "
+            "of your own with plan.decided(...), takes the decisions."
+        )
+
+
+def _validate_data(dataset: Any, plan: Ordered) -> None:
+    """A data set has the rows that a plan was made for, as far as the plan knows them."""
+    from datasets import Dataset
+
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"{kind_of(dataset)} was given. A plan's row numbers are those of one `datasets.Dataset`.")
+    ranking = plan.ranking
+    found = f"The plan was made for {ranking.num_rows:,} rows"
+    if len(dataset) != ranking.num_rows:
+        raise ValueError(
+            f"{found}, and the data set has {len(dataset):,}: its row numbers would mean other examples. Give the "
+            "data that the plan was made for, or plan for this one."
+        )
+    column = ranking.score_column
+    if column in dataset.column_names and not np.array_equal(
+        np.asarray(score_values(dataset, column)), ranking.scores.astype(np.float32), equal_nan=True
+    ):
+        raise ValueError(
+            f"{found} with other scores in `{column}`: were the rows shuffled or scored since? Its row numbers would "
+            "mean other examples. Give the data that the plan was made for, or plan for this one."
+        )
+
+
+def export_order(
+    plan: Ordered, file: str | Path, dataset: Any, id_column: str | None, datacomp: bool, up_to_decision: bool
+) -> Path:
+    """Writes the order of a plan, and what it was made of beside it; see `Plan.export`."""
+    file = Path(file)
+    validate_order(plan, up_to_decision)
+    ids = _ids(plan, file, dataset, id_column, datacomp)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.part")
+    try:
+        _WRITERS["datacomp" if datacomp else file.suffix](plan, partial, ids)
+        facts = {
+            "format": _FORMAT,
+            "file": file.name,
+            "digest": digest(partial),
+            "id_column": id_column,
+            "steps": plan.known_steps,
+            "of_at_most": plan.max_steps,
+            "draws": plan.known_samples,
+            "plan": plan.to_dict(),
+            "fingerprint": plan.fingerprint(),
+            "data": None if dataset is None else fingerprint_rows(dataset).to_dict(),
+        }
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+    write_atomically(facts_file(file), json.dumps(facts, indent=1) + "\n")
+    return file
+
+
+def facts_file(file: Path) -> Path:
+    """Where it stands what an order was made of."""
+    return file.with_name(f"{file.name}.json")
+
+
+def _ids(plan: Ordered, file: Path, dataset: Any, id_column: str | None, datacomp: bool) -> pa.ChunkedArray | None:
+    """The ids of the rows, after checks of everything that could be wrong."""
+    if file.suffix not in SUFFIXES:
+        raise ValueError(f"{file.name!r} ends in none of {', '.join(SUFFIXES)}, which say what to write.")
+    if dataset is not None:
+        _validate_data(dataset, plan)
+    if id_column is None:
+        if datacomp:
+            raise ValueError('datacomp=True writes the uids of the rows: name their column, id_column="uid".')
+        return None
+    if dataset is None:
+        raise ValueError(f"id_column={id_column!r} names a column of the data: give the data set, too.")
+    if file.suffix == ".npy" and not datacomp:
+        raise ValueError(
+            f"{file.name!r} would hold row numbers, and id_column={id_column!r} was given. Write ids to a .txt or "
+            ".parquet file, or with datacomp=True the sorted uids of DataComp."
+        )
+    require_columns(dataset.column_names, [id_column], reader="It is exported.", remedy="Name another id_column.")
+    return _checked_ids(dataset, id_column, file.suffix)
+
+
+def _checked_ids(dataset: Any, column: str, suffix: str) -> pa.ChunkedArray:
+    """A column as texts, none of them missing, each on a line of its own."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = read_column(dataset, column)
+    kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
+    if not any(is_kind(values.type) for is_kind in kinds):
+        raise ValueError(
+            f"`{column}` holds {values.type}, and ids are texts or whole numbers. Name another id_column."
+        )
+    texts = pa.chunked_array([values]) if isinstance(values, pa.Array) else values
+    texts = pa.chunked_array([chunk.cast(pa.large_string()) for chunk in texts.chunks], pa.large_string())
+    bad = pc.is_null(texts)
+    if suffix == ".txt":
+        bad = pc.or_(bad, pc.fill_null(pc.match_substring_regex(texts, r"^\s*$|[\r\n]"), True))
+    if pc.any(bad).as_py():
+        row = pc.index(bad, True).as_py()
+        raise ValueError(
+            f"`{column}` is {texts[row].as_py()!r} in row {row}: an id is needed for every row"
+            f"{', on one line' if suffix == '.txt' else ''}. Fill the column, or name another one."
+        )
+    return texts
+
+
+def _chunks(plan: Ordered) -> Iterator[np.ndarray]:
+    """The rows of the run; int64, a million at a time."""
+    for start in range(0, plan.known_samples, _CHUNK):
+        yield plan.rows(start, min(start + _CHUNK, plan.known_samples))
+
+
+def _write_rows(plan: Ordered, file: Path, ids: None) -> None:
+    """Row numbers as NumPy's format, int32 where they fit."""
+    kind = np.int32 if plan.ranking.num_rows <= 1 << 31 else np.int64
+    with file.open("wb") as out:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(out, {**header, "shape": (plan.known_samples,)})
+        for rows in plan.chunks():
+            out.write(rows.astype(kind).data)
+
+
+def _write_lines(plan: Ordered, file: Path, ids: pa.ChunkedArray | None) -> None:
+    """An id, or a row number, per line."""
+    with file.open("w", encoding="utf-8") as out:
+        for rows in _chunks(plan):
+            values = rows.astype(str).tolist() if ids is None else ids.take(_indices(rows)).to_pylist()
+            out.write("\n".join(values) + "\n")
+
+
+def _write_parquet(plan: Ordered, file: Path, ids: pa.ChunkedArray | None) -> None:
+    """A row per draw: the step (from 0), the row number, and the id."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([("step", pa.int32()), ("row", pa.int64()), *([("id", pa.large_string())] if ids else [])])
+    with pq.ParquetWriter(file, schema) as out:
+        for start, rows in zip(range(0, plan.known_samples, _CHUNK), _chunks(plan), strict=True):
+            steps = np.arange(start, start + len(rows)) // plan.samples_per_step
+            columns = [pa.array(steps, pa.int32()), pa.array(rows)]
+            columns += [ids.take(_indices(rows))] if ids else []
+            out.write_table(pa.table(columns, schema=schema))
+
+
+def _write_datacomp(plan: Ordered, file: Path, ids: pa.ChunkedArray) -> None:
+    """Sorted 128-bit uids as pairs of 64-bit numbers, each as often as it is drawn: DataComp's `resharder.py`."""
+    counts = np.zeros(plan.ranking.num_rows, np.int64)
+    for rows in _chunks(plan):
+        counts += np.bincount(rows, minlength=len(counts))
+    drawn = np.flatnonzero(counts)
+    uids = np.empty(len(drawn), _UID)
+    for start in range(0, len(drawn), _CHUNK):
+        texts = ids.take(_indices(drawn[start : start + _CHUNK])).to_pylist()
+        uids[start : start + len(texts)] = [_uid(text) for text in texts]
+    order = np.lexsort((uids["f1"], uids["f0"]))
+    with file.open("wb") as out:
+        np.save(out, np.repeat(uids[order], counts[drawn][order]))
+
+
+def _uid(text: str) -> tuple[int, int]:
+    try:
+        if len(text) != 32:
+            raise ValueError
+        return int(text[:16], 16), int(text[16:], 16)
+    except ValueError as error:
+        raise ValueError(f"The uid {text!r} is not of DataComp, whose uids are 32 hexadecimal digits.") from error
+
+
+def _indices(rows: np.ndarray) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(rows)
+
+
+_WRITERS: dict[str, Callable[[Any, Path, Any], None]] = {
+    ".npy": _write_rows,
+    ".txt": _write_lines,
+    ".parquet": _write_parquet,
+    "datacomp": _write_datacomp,
+}
+
+
+_REMEDY = "Export the plan again."
+
+
+class ExportedOrder:
+    """An order that `Plan.export` wrote, memory-mapped; `CurriculumSampler.from_export` draws by it.
+
+    Args:
+        file: a `.npy` file of row numbers, with its `.npy.json` beside it.
+
+    Raises:
+        FileNotFoundError: one of the two is missing.
+        ValueError: they are damaged, do not belong together, or hold ids.
+    """
+
+    undecided = pads_batches = False
+    log: tuple[Mapping[str, Any], ...] = ()
+
+    def __init__(self, file: str | Path) -> None:
+        self.file = Path(file)
+        needs = ("format", "digest", "steps", "of_at_most", "draws", "fingerprint", "data")
+        for path in (self.file, facts_file(self.file)):
+            if not path.is_file():
+                raise FileNotFoundError(f"{path} does not exist. `plan.export({str(self.file)!r})` writes it.")
+        self.facts: Mapping[str, Any] = read_json(facts_file(self.file), _REMEDY, needs)
+        if self.facts["format"] != _FORMAT or self.file.suffix != ".npy" or self.facts["id_column"]:
+            raise ValueError(f"{self.file} holds no row numbers that a sampler could draw by. Export a .npy file.")
+        if digest(self.file) != self.facts["digest"]:
+            raise ValueError(
+                f"{self.file} is not the file that {facts_file(self.file).name} was written for: other examples would "
+                f"be drawn than it says. {_REMEDY}"
+            )
+        self._rows = read_array(self.file, _REMEDY, mmap_mode="r")
+        self.known_samples: int = len(self._rows)
+        self.max_steps: int = self.facts["of_at_most"]
+        self.num_steps: int = self.facts["steps"]
+        self.samples_per_step: int = self.known_samples // self.num_steps
+        if self.num_steps < self.max_steps:
+            logger.warning(
+                f"{self.file} holds the first {self.num_steps:,} of at most {self.max_steps:,} steps: after them the "
+                "curriculum decides what comes next."
+            )
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """That of the plan."""
+        return self.facts["fingerprint"]
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Row numbers drawn at the sample positions `[start, stop)`, int64."""
+        return self._rows[start:stop].astype(np.int64)
+
+    def step_rows(self, step: int) -> np.ndarray:
+        """Row numbers of optimizer step `step` (from 0), int64."""
+        return self.rows(step * self.samples_per_step, (step + 1) * self.samples_per_step)
+
+    def chunks(self, start: int = 0) -> Iterator[np.ndarray]:
+        """The rows of the run from sample position `start`, a few thousand at a time."""
+        for first in range(start, self.known_samples, _FEW):
+            yield self.rows(first, min(first + _FEW, self.known_samples))
+
+    def validate_data(self, dataset: Any) -> None:
+        """Raises a `ValueError` for other rows than the order was made for."""
+        made, now = self.facts["data"], fingerprint_rows(dataset)
+        if made is None:
+            made = {"kind": now.kind, "num_rows": self.facts["fingerprint"]["num_rows"], "columns": {}}
+        if difference := RowsFingerprint.from_dict(made).difference(now):
+            raise ValueError(
+                f"{self.file} was made for other data: {difference}. Its row numbers would mean other examples. Give "
+                "the data that it was exported for, or export a plan for this one."
+            )
