@@ -36,6 +36,11 @@ class CurriculumTrainingArguments(TrainingArguments):
     full. What would draw other examples than the plan is refused: `train_sampling_strategy`, `ignore_data_skip`, and
     on several processes `split_batches` and `dispatch_batches` of `accelerator_config`.
 
+    With a `weight_column` the loss is Σ wᵢ lᵢ divided by what `Trainer` divides Σ lᵢ by, not by Σ wᵢ: the labelled
+    tokens of the step, where lᵢ is the sum over the tokens of example i, or the examples, where lᵢ is its loss. So
+    weights with a mean of 1 leave the scale of the loss as it is. The weights of `InfoBatch` multiply them. Evaluation
+    is without weights, and a run resumes with the same weights only.
+
     Raises:
         ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting
             contradicts exact resuming or another one.
@@ -74,6 +79,13 @@ class CurriculumTrainingArguments(TrainingArguments):
     )
     score_column: str | None = field(
         default=None, metadata={"help": "The column of the training data that holds one difficulty score per row."}
+    )
+    weight_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "The column of the training data that holds one weight per row, a finite number of at least 0, by "
+            "which the example's loss is multiplied; with or without a curriculum."
+        },
     )
     seed_examples: bool | None = field(
         default=None,

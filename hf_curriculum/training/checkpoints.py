@@ -143,6 +143,7 @@ class TrainingData:
         transform: the name of the data set's transform, if it has one.
         regions: the fingerprint of the store of regions that the collator reads, if it does.
         inputs: a digest of each input that a few rows are collated into, see `input_digests`.
+        weights: a digest of the weights of the rows in the loss, if they have some.
     """
 
     rows: RowsFingerprint
@@ -150,9 +151,10 @@ class TrainingData:
     transform: str | None
     regions: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
+    weights: str | None = None
 
     @classmethod
-    def of(cls, dataset: Any, collator: Any) -> TrainingData:
+    def of(cls, dataset: Any, collator: Any, weights: np.ndarray | None = None) -> TrainingData:
         """Of training data and its collator; the content of a `BucketedStream` is in its plan's fingerprint."""
         if isinstance(dataset, BucketedStream):
             return cls(RowsFingerprint("BucketedStream", dataset.index.num_rows), _name_of(collator), None)
@@ -163,6 +165,7 @@ class TrainingData:
             collator=_name_of(collator),
             transform=_name_of(shape["format_kwargs"].get("transform")),
             regions=getattr(store, "fingerprint", None),
+            weights=None if weights is None else digest_of(weights),
         )
 
     def difference(self, now: TrainingData) -> str:
@@ -221,8 +224,9 @@ def write_curriculum(
     if data is not None:
         facts["data"] = {"rows": data.rows.to_dict(), "collator": data.collator, "transform": data.transform}
         facts["data"] |= {"inputs": dict(data.inputs)}
-        if data.regions is not None:
-            facts["data"]["regions"] = data.regions
+        for name in ("regions", "weights"):
+            if getattr(data, name) is not None:
+                facts["data"][name] = getattr(data, name)
     if trained_on:
         facts["trained_on"] = dict(trained_on)
     if step is not None:
@@ -437,6 +441,13 @@ def validate_same_data(saved: dict[str, Any], now: TrainingData, folder: str | P
     except (KeyError, TypeError) as error:
         raise _damaged(path, f"data lacks {error}") from error
     _refuse(before.difference(now), folder, accept)
+    if facts.get("weights") != now.weights:
+        was = "none" if facts.get("weights") is None else "other numbers" if now.weights else "weights, and none now"
+        raise ValueError(
+            f"{folder} cannot be resumed: the weights of the examples have changed since it was saved (there were "
+            f"{was}), and the rest of the run would be trained on another loss. Set weight_column back, or start a "
+            "new run from the checkpoint's weights."
+        )
 
 
 def validate_same_inputs(folder: str | Path, now: TrainingData, *, accept: bool = False) -> None:

@@ -180,6 +180,7 @@ def _settings(trainer: Any) -> dict[str, Any]:
         **({} if plan.candidates == 1 else {"candidates per optimizer step": plan.samples_per_step}),
         "planned optimizer steps": plan.max_steps,
         **{name: value.value if isinstance(value, Enum) else value for name, value in values.items()},
+        **({} if args.weight_column is None else {"weights of the examples": args.weight_column}),
         "seed": args.seed,
         "seed of the order": plan.seed,
     }

@@ -52,11 +52,12 @@ def loss_sums(model: nn.Module, outputs: Any, labels: torch.Tensor) -> tuple[tor
     if logits.ndim == 2 and labels.ndim == 1:
         return _each(functional.cross_entropy(logits.float(), labels, reduction="none"))
     if logits.ndim == 3 and labels.ndim == 2 and logits.shape[1] >= labels.shape[1] - 1:
-        targets = labels[:, 1:] if _predicts_next(model) else labels
-        kept = logits[:, -labels.shape[1] :] if logits.shape[1] >= labels.shape[1] else logits
-        kept = kept[:, : targets.shape[1]].float()
-        each = functional.cross_entropy(kept.transpose(1, 2), targets, ignore_index=_IGNORED, reduction="none")
-        return each.sum(1), (targets != _IGNORED).sum(1)
+        kept = logits[:, -labels.shape[1] :] if logits.shape[1] > labels.shape[1] else logits
+        if _predicts_next(model):  # labels are moved, not logits, which would be copied
+            labels = functional.pad(labels[:, 1:], (0, kept.shape[1] - labels.shape[1] + 1), value=_IGNORED)
+        flat = kept.flatten(0, 1).float(), labels.flatten()
+        each = functional.cross_entropy(*flat, ignore_index=_IGNORED, reduction="none").view(labels.shape)
+        return each.sum(1), (labels != _IGNORED).sum(1)
     raise ValueError(
         f"The model returned logits of shape {tuple(logits.shape)} for labels of shape {tuple(labels.shape)}; losses "
         "per example are known for (B, C) with (B,) or with floats (B, C), and for (B, T, V) with (B, S), S ≤ T + 1. "
@@ -79,7 +80,8 @@ def _predicts_next(model: nn.Module) -> bool:
 
 def base_model(model: nn.Module) -> nn.Module:
     """The model inside wrappers for several processes and adapters."""
-    model = unwrap_model(model)
+    if hasattr(model, "module") or hasattr(model, "_orig_mod"):  # unwrapping takes longer than a small model's loss
+        model = unwrap_model(model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -95,21 +97,25 @@ def try_first_batch(trainer: Any) -> None:
     if plan.candidates > 1 and known:
         trainer.selector.try_batch(batch)
     if not isinstance(batch, Mapping):
+        if trainer._weighting.column is not None:
+            raise TypeError(
+                f"The collator's batch is a {type(batch).__name__}, and weight_column= weighs the rows of a mapping, "
+                "which can say whose they are. Let the collator return a dict, or train without weights."
+            )
         return
     batch = {name: value for name, value in batch.items() if name != "example_index"}
     validate_decoder_inputs(trainer.model, batch)
-    if trainer.curriculum.signal != "losses":
-        return
-    with evaluation_model(trainer) as model:
-        losses = trainer.example_losses(model, trainer._prepare_inputs(batch))
-    if tuple(losses.shape) != (len(rows),):
-        raise ValueError(
-            f"example_losses returned a tensor of shape {tuple(losses.shape)} for {len(rows)} examples, and "
-            f"{type(trainer.curriculum).__name__} decides on one loss of each. Return shape ({len(rows)},)."
-        )
-    if trainer.curriculum.losses_of_training:
+    if trainer.curriculum.signal == "losses" or (trainer._weighting.is_used and trainer.has_own_losses):
         with evaluation_model(trainer) as model:
-            trainer._weighting.try_batch(model, trainer._prepare_inputs(batch))
+            losses = trainer.example_losses(model, trainer._prepare_inputs(batch))
+        if tuple(losses.shape) != (len(rows),):
+            raise ValueError(
+                f"example_losses returned a tensor of shape {tuple(losses.shape)} for {len(rows)} examples, and "
+                f"{type(trainer.curriculum).__name__} decides on one loss of each. Return shape ({len(rows)},)."
+            )
+    if trainer._weighting.is_used:
+        with evaluation_model(trainer) as model:
+            trainer._weighting.try_batch(model, trainer._prepare_inputs(batch), len(rows))
 
 
 def _collate(trainer: Any, pairs: list[tuple[int, int]]) -> Any:

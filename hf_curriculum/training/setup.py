@@ -159,10 +159,11 @@ def complete_arguments(
             f"dataclass of (CurriculumTrainingArguments, {wanted.__name__})."
         )
     rule = args.curriculum or IID()
-    if getattr(args, "packing", False) and (args.score_column or rule.needs_scores or rule.reads_in_all):
+    by_row = args.score_column or args.weight_column or rule.needs_scores or rule.reads_in_all
+    if getattr(args, "packing", False) and by_row:
         raise ValueError(
-            "packing=True joins several rows into one, and the scores of the rows would be lost. Leave packing out; "
-            "batches=ByLength(...) saves padding too."
+            "packing=True joins several rows into one, and the scores or weights of the rows would be lost. Leave "
+            "packing out; batches=ByLength(...) saves padding too."
         )
     return args
 

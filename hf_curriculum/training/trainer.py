@@ -71,7 +71,7 @@ from hf_curriculum.training.setup import (
     validate_selection,
     validate_shared_images,
 )
-from hf_curriculum.training.weighting import LossWeights, validate_weighting
+from hf_curriculum.training.weighting import LossWeights, read_weights, validate_weighting
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -228,6 +228,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         settings = {
             "curriculum": self.curriculum,
             "score_column": args.score_column,
+            "weight_column": args.weight_column,
             "global_batch_size": self.get_total_train_batch_size(args),
             "seed": args.seed if args.data_seed is None else args.data_seed,
             "epochs": args.num_train_epochs if args.num_train_epochs > 0 else None,
@@ -239,13 +240,16 @@ class CurriculumTrainer(HubMixin, Trainer):
         self._plan = None if self.train_dataset is None else self._make_plan(**settings)
         self._planned_for = self.train_dataset, settings
 
-    def _make_plan(self, *, curriculum: Curriculum, score_column: str | None, **budget: Any) -> Plan:
+    def _make_plan(
+        self, *, curriculum: Curriculum, score_column: str | None, weight_column: str | None, **budget: Any
+    ) -> Plan:
         args = self.args
         data = self.train_dataset = open_training_data(self.train_dataset)
         validate_scores(args.curriculum, score_column, self._scores, data is self._scored_data)
         validate_evaluation(curriculum, self.eval_dataset)
         validate_own_losses(self)
         validate_weighting(self)
+        self._weighting.column = read_weights(data, weight_column)
         validate_batch_size(args.global_batch_size, budget["global_batch_size"])
         if isinstance(data, BucketedStream):
             self.train_dataset = plan_stream(data, curriculum, score_column, self._scores, **budget)
@@ -424,7 +428,8 @@ class CurriculumTrainer(HubMixin, Trainer):
     ) -> Any:
         """`Trainer.compute_loss`, weighted: Σ wᵢ lᵢ in place of Σ lᵢ, divided by what `Trainer` divides it by.
 
-        lᵢ is the sum over the tokens of example i, or its own loss where it has one.
+        lᵢ is the sum over the tokens of example i, or its own loss where it has one; wᵢ is its weight in
+        `weight_column` times that of the curriculum, 1 where there is none. Evaluation is without weights.
         """
         compute = super().compute_loss
         return self._weighting.compute_loss(compute, model, inputs, return_outputs, num_items_in_batch)
@@ -574,7 +579,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             self._train_batch_size = saved_batch_size(resume_from_checkpoint) or self._train_batch_size
         self._resumed_from = os.fspath(resume_from_checkpoint) if resume_from_checkpoint else None
         self._plan = plan = self.plan.with_log(())
-        self._trained_on = TrainingData.of(self.train_dataset, self.data_collator)
+        self._trained_on = TrainingData.of(self.train_dataset, self.data_collator, self._weighting.column)
         self._reference_compute = reference_compute(plan, self.train_dataset)
         validate_metric(self)
         if resume_from_checkpoint:

@@ -10,6 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from hf_curriculum.columns import require_columns
+from hf_curriculum.config import kind_of
+from hf_curriculum.provenance import read_column
+from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.checkpoints import read_training_losses
 from hf_curriculum.training.prediction import base_model, loss_sums
 from hf_curriculum.training.setup import other_loss
@@ -65,18 +69,27 @@ class TrainingLosses:
 
 
 class LossWeights:
-    """Records the losses of single examples in training, and weighs them, where the rule goes by them.
+    """Weighs the losses of single examples in training, by a rule, a column or both, and records them for the rule.
 
     Each batch's losses are recorded from the forward pass that it is trained by. Every other run is left as it is.
 
     Args:
-        trainer: whose plan has the weights.
+        trainer: whose plan has the rule's weights.
+
+    Attributes:
+        column: the weights in `weight_column`, float32, shape (num_rows,); None without one.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
+        self.column: np.ndarray | None = None
         self.seen: TrainingLosses | None = None
-        self._on_device: tuple[np.ndarray | None, torch.Tensor | None] = (None, None)
+        self._on_device: tuple[np.ndarray | None, np.ndarray | None, torch.Tensor | None] = (None, None, None)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether losses are weighted in the run, or may be."""
+        return self.column is not None or self.trainer.curriculum.losses_of_training
 
     def start(self, folder: str | None) -> None:
         """Begins a new record, or goes on with that of the checkpoint in `folder`."""
@@ -91,7 +104,8 @@ class LossWeights:
     ) -> Any:
         """What `compute`, a trainer's `compute_loss`, returns; weighted where there are weights."""
         trainer, rows = self.trainer, self.trainer._rows_of_batch
-        if self.seen is None or rows is None or not (trainer.is_in_train and model.training):
+        recorded, training = self.seen is not None, trainer.is_in_train and model.training
+        if rows is None or not training or not (recorded or self.column is not None):
             return compute(model, inputs, return_outputs, num_items_in_batch)
         weights = self._of(rows)
         if trainer.has_own_losses:
@@ -103,21 +117,27 @@ class LossWeights:
         with setting(model, example_terms=ExampleTerms(weights)) as terms:
             loss, outputs = compute(model, inputs, True, num_items_in_batch)
         if terms is not None and terms.sums is not None:  # a captioner of this library has weighted its loss
-            self.seen.add(trainer.state.global_step, rows, terms.sums / terms.counts)
+            self._record(rows, terms.sums, terms.counts)
             return (loss, outputs) if return_outputs else loss
         with torch.set_grad_enabled(weights is not None):
             sums, counts = loss_sums(model, outputs, inputs["labels"])  # (B,) each
-        self.seen.add(trainer.state.global_step, rows, sums / counts)
+        self._record(rows, sums, counts)
         if weights is not None:
             loss = reweighted(loss, sums, weights.to(sums.device))
         return (loss, outputs) if return_outputs else loss
 
+    def _record(self, rows: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor | int) -> None:
+        if self.seen is not None:
+            self.seen.add(self.trainer.state.global_step, rows, sums.detach() / counts)
+
     def _of(self, rows: torch.Tensor) -> torch.Tensor | None:
         """The weights of a batch's rows, float32 (B,), on their device: reading the rows would wait for it."""
-        weights = self.trainer.plan.weights_at(self.trainer.state.global_step)
-        if self._on_device[0] is not weights:
-            self._on_device = weights, None if weights is None else torch.from_numpy(weights).to(rows.device)
-        found = self._on_device[1]
+        rule = self.trainer.plan.weights_at(self.trainer.state.global_step)
+        if self._on_device[0] is not rule or self._on_device[1] is not self.column:
+            both = [one for one in (rule, self.column) if one is not None]
+            weights = torch.from_numpy(np.prod(both, axis=0)).to(rows.device) if both else None
+            self._on_device = rule, self.column, weights
+        found = self._on_device[2]
         return None if found is None else found[rows]
 
     def _mean_of_own_losses(
@@ -127,7 +147,7 @@ class LossWeights:
         trainer = self.trainer
         with setting(model, keeps_logits=True):
             losses = trainer.example_losses(model, inputs)  # (B,)
-        self.seen.add(trainer.state.global_step, trainer._rows_of_batch, losses)
+        self._record(trainer._rows_of_batch, losses, 1)
         own = torch.where(losses.isnan(), 0.0, losses)
         if weights is not None:
             own = own * weights.to(own.device)
@@ -141,30 +161,42 @@ class LossWeights:
         """The loss of every row when it was last trained on, float32, shape (num_rows,); NaN where it never was."""
         return self.seen.losses(self.trainer.accelerator)
 
-    def try_batch(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    def try_batch(self, model: nn.Module, inputs: Mapping[str, Any], num_rows: int) -> None:
         """Checks that the model's loss of a batch is the mean over its examples or tokens."""
         trainer = self.trainer
+        name = _weighs(trainer)
         if trainer.has_own_losses:
             return
+        if "labels" not in inputs:
+            raise ValueError(
+                f"The batch has {sorted(inputs)} and no `labels`, and {name} weighs the loss of each example by them. "
+                "Have the collator return labels, or override `CurriculumTrainer.example_losses`."
+            )
         outputs = model(**inputs)
         loss = float(outputs["loss"] if isinstance(outputs, Mapping) else outputs[0])
         sums, counts = loss_sums(model, outputs, inputs["labels"])
+        if tuple(sums.shape) != (num_rows,):
+            raise ValueError(
+                f"The batch of {num_rows} rows has the labels of {len(sums)} sequences, and {name} weighs the loss of "
+                "each row. Leave out what joins rows (padding_free, packing), or train without weights."
+            )
         mean = float(torch.where(sums.isnan(), 0.0, sums).sum() / counts.sum())
         if abs(loss - mean) > _CLOSE * max(abs(mean), _CLOSE):
             raise ValueError(
                 f"The loss of a {type(base_model(model)).__name__} is {loss:.6g} for a batch whose examples have the "
                 f"mean cross-entropy {mean:.6g}: it has another part, or another loss, and weights of examples would "
-                f"change what is trained. {type(trainer.plan.curriculum).__name__} needs a loss that is a mean over "
+                f"change what is trained. {name} needs a loss that is a mean over "
                 "examples or tokens: override `CurriculumTrainer.example_losses`, which is then what is trained."
             )
 
 
 def reweighted(loss: torch.Tensor, sums: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The weighted loss of a batch, whose examples are divided by what they are in `loss`."""
-    sums = torch.where(sums.isnan(), 0.0, sums)
-    total = sums.detach().sum()
-    scale = torch.where(total == 0, 0.0, loss.detach().float().mean() / total)
-    return scale * (weights * sums).sum()
+    # Few operations: of a small model each takes as long as a layer.
+    sums = sums.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+    total, loss = sums.detach().sum(), loss.detach().float()
+    scale = torch.where(total == 0, 0.0, (loss.mean() if loss.ndim else loss) / total)
+    return scale * torch.dot(weights, sums)
 
 
 @contextmanager
@@ -182,16 +214,61 @@ def setting(model: nn.Module, **values: Any) -> Iterator[Any]:
         setattr(base, name, before)
 
 
+def read_weights(data: Any, column: str | None) -> np.ndarray | None:
+    """The weights of the rows, float32, shape (num_rows,); None without a column.
+
+    Raises:
+        ValueError: the data has no such column that can be read at once, or a weight is missing, negative or infinite,
+            or all are 0.
+    """
+    if column is None:
+        return None
+    if isinstance(data, BucketedStream) or not hasattr(data, "column_names"):
+        raise ValueError(
+            f"weight_column={column!r} was given, and the training data is {kind_of(data)}: its rows have no columns "
+            "that are read before training, so weights could not be checked. Give a `datasets.Dataset`."
+        )
+    reader = "weight_column= names it, and each example's loss is multiplied by its number there."
+    require_columns(data.column_names, [column], reader=reader, remedy="Name another column, or add this one.")
+    if not getattr(data.features[column], "dtype", "").startswith(("float", "int", "uint", "bool")):
+        raise ValueError(
+            f"weight_column={column!r} holds {data.features[column]}, and the loss of an example is multiplied by a "
+            "number. Name a column of numbers."
+        )
+    stored = read_column(data, column)
+    values = stored.cast("float32") if data.features[column].dtype == "bool" else stored
+    with np.errstate(over="ignore"):
+        weights = np.array(values.to_numpy(zero_copy_only=False), dtype=np.float32)
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        raise ValueError(
+            f"weight_column={column!r} holds {stored[int(wrong[0])].as_py()!r} in row {wrong[0]}, and no weight in "
+            f"{len(wrong):,} of {len(weights):,} rows: the loss of an example is multiplied by a finite number of at "
+            "least 0. Give these rows one (0 leaves a row out of the loss), or filter them out."
+        )
+    if not weights.any():
+        raise ValueError(
+            f"weight_column={column!r} is 0 in all {len(weights):,} rows (0 to {len(weights) - 1}): nothing would be "
+            "trained. Give rows that count a weight above 0."
+        )
+    return weights
+
+
+def _weighs(trainer: Any) -> str:
+    """What weighs the losses of a run, in words."""
+    rule, column = trainer.curriculum, trainer.args.weight_column
+    return type(rule).__name__ if rule.losses_of_training else f"weight_column={column!r}"
+
+
 def validate_weighting(trainer: Any) -> None:
-    """A curriculum that goes by the losses of training weighs the loss that is trained: it has to be the model's."""
-    rule = trainer.curriculum
-    if not rule.losses_of_training:
+    """What weighs examples weighs the loss that is trained: it has to be the model's, with one part per example."""
+    if not (trainer.curriculum.losses_of_training or trainer.args.weight_column):
         return
-    name = type(rule).__name__
+    name = _weighs(trainer)
     if hasattr(trainer.args, "num_generations"):
         raise ValueError(
-            f"{name} goes by the loss of each example, and this trainer compares num_generations="
-            f"{trainer.args.num_generations} completions of one prompt, which have none. Use another curriculum."
+            f"{name} weighs the loss of each example, and this trainer compares num_generations="
+            f"{trainer.args.num_generations} completions of one prompt, which have none. Train without it."
         )
     if not trainer.has_own_losses and any(one.__name__ == "SFTTrainer" for one in type(trainer).__mro__):
         raise ValueError(

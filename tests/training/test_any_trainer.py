@@ -139,6 +139,12 @@ def test_a_trainer_of_another_loss_says_that_it_cannot_choose_by_it(name, tmp_pa
         OTHERS.make_trainer(name, tmp_path, curriculum=CHOOSING).train()
 
 
+@pytest.mark.parametrize("name", ["reward", "sentence", "grpo"])
+def test_a_trainer_of_another_loss_says_that_it_cannot_weigh_it(name, tmp_path):
+    with pytest.raises(ValueError, match=r"weight_column='length' weighs (each example's share|the loss of each)"):
+        make_short(name, tmp_path, weight_column="length")
+
+
 class HandMadeTrainer(CurriculumTrainer, SFTTrainer):
     """As somebody would write it who adds methods of his own."""
 

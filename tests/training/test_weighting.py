@@ -411,8 +411,8 @@ def test_a_loss_that_is_computed_elsewhere_is_refused(make, make_captioner, data
         Scaled(**given)
     with pytest.raises(ValueError, match=r"label_smoothing_factor= was given, and InfoBatch weighs"):
         make_captioner(label_smoothing_factor=0.1)
-    completions = SimpleNamespace(curriculum=RULE, args=SimpleNamespace(num_generations=4))
-    with pytest.raises(ValueError, match=r"InfoBatch goes by the loss of each example, and .* num_generations=4"):
+    completions = SimpleNamespace(curriculum=RULE, args=SimpleNamespace(num_generations=4, weight_column=None))
+    with pytest.raises(ValueError, match=r"InfoBatch weighs the loss of each example, and .* num_generations=4"):
         validate_weighting(completions)
 
 

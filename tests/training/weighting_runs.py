@@ -1,4 +1,7 @@
-"""`weighting_runs.py OUT`: one run by the losses of training, resumed from each of its steps."""
+"""`weighting_runs.py OUT [KIND]`: one run whose losses are weighted, resumed from each of its steps.
+
+KIND is "rule" (by the losses of training), "weights" (by a column, i.i.d.) or "control" (i.i.d. alone).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import torch
 from datasets import Dataset
 from transformers import set_seed
 
-from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, InfoBatch
+from hf_curriculum import IID, CurriculumTrainer, CurriculumTrainingArguments, InfoBatch
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.training.setup import close_process_group
 
@@ -28,7 +31,7 @@ class Noting(CurriculumTrainer):
         super()._decide(metrics, losses)
 
 
-def make(folder: Path) -> CurriculumTrainer:
+def make(folder: Path, kind: str) -> CurriculumTrainer:
     """A captioner without dropout on 24 rows, in 12 steps of 8."""
     set_seed(0)
     words = np.random.default_rng(0).integers(5, 50, (24, 6)).tolist()
@@ -38,7 +41,8 @@ def make(folder: Path) -> CurriculumTrainer:
     world = int(os.environ.get("WORLD_SIZE", 1))
     args = CurriculumTrainingArguments(
         str(folder),
-        curriculum=InfoBatch(epochs=4),
+        curriculum=InfoBatch(epochs=4) if kind == "rule" else IID(epochs=4),
+        weight_column="weight" if kind == "weights" else None,
         per_device_train_batch_size=4 // world,
         gradient_accumulation_steps=2,
         use_cpu=True,
@@ -50,8 +54,8 @@ def make(folder: Path) -> CurriculumTrainer:
         learning_rate=1e-2,
         ddp_backend="gloo" if world > 1 else None,
     )
-    data = Dataset.from_dict({"input_ids": words, "labels": words, "attention_mask": np.ones((24, 6), int).tolist()})
-    return Noting(model, args, train_dataset=data)
+    data = {"input_ids": words, "labels": words, "attention_mask": np.ones((24, 6), int).tolist()}
+    return Noting(model, args, train_dataset=Dataset.from_dict({**data, "weight": np.linspace(0, 2, 24)}))
 
 
 def same(one: CurriculumTrainer, other: CurriculumTrainer) -> bool:
@@ -61,20 +65,21 @@ def same(one: CurriculumTrainer, other: CurriculumTrainer) -> bool:
     return one.plan.log == other.plan.log and logs[0] == logs[1] and all(torch.equal(*pair) for pair in weights)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, kind: str = "rule") -> None:
     """Trains, resumes, and writes what came of it, of each process."""
-    whole = make(folder / "out")
+    whole = make(folder / "out", kind)
     whole.train()
     resumed = []
     for step in range(1, whole.state.global_step):
-        again = make(folder / "out")
+        again = make(folder / "out", kind)
         again.train(resume_from_checkpoint=str(folder / "out" / f"checkpoint-{step}"))
         resumed.append(same(again, whole))
     logged = [entry["loss"] for entry in whole.state.log_history if "loss" in entry]
-    facts = {"losses": whole.noted, "decisions": len(whole.plan.log), "resumed": resumed, "logged": logged}
+    noted = getattr(whole, "noted", [])
+    facts = {"losses": noted, "decisions": len(whole.plan.log), "resumed": resumed, "logged": logged}
     (folder / f"rank{os.environ.get('RANK', 0)}.json").write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
     close_process_group()
