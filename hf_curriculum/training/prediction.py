@@ -44,6 +44,8 @@ def loss_sums(model: nn.Module, outputs: Any, labels: torch.Tensor) -> tuple[tor
     """The sum of each example's losses, float32, shape (B,), and how many they are, shape (B,): tokens, or 1."""
     if isinstance(outputs, Mapping) and "losses" in outputs:
         return _each(outputs["losses"].float())
+    if isinstance(outputs, Mapping) and "label_mask" in outputs:  # TRL's output layer, which makes no logits
+        return -outputs["log_probs"].float().sum(1), outputs["label_mask"].sum(1)
     # In a tuple, the loss, which is a scalar, may stand before them.
     logits = outputs["logits"] if isinstance(outputs, Mapping) else next(part for part in outputs if part.ndim > 1)
     if logits.ndim == 2 and logits.shape == labels.shape and labels.is_floating_point():  # several classes at once

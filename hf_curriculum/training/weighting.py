@@ -114,17 +114,18 @@ class LossWeights:
             return compute(model, inputs, return_outputs, num_items_in_batch)
         from hf_curriculum.models.packed_loss import ExampleTerms  # of this library's captioners alone
 
-        with setting(model, example_terms=ExampleTerms(weights)) as terms:
-            loss, outputs = compute(model, inputs, True, num_items_in_batch)
+        with setting(model, example_terms=ExampleTerms(weights)) as terms, forward_outputs(model) as seen:
+            found = compute(model, inputs, return_outputs, num_items_in_batch)
+        loss, returned = found if return_outputs else (found, None)
         if terms is not None and terms.sums is not None:  # a captioner of this library has weighted its loss
             self._record(rows, terms.sums, terms.counts)
-            return (loss, outputs) if return_outputs else loss
+            return found
         with torch.set_grad_enabled(weights is not None):
-            sums, counts = loss_sums(model, outputs, inputs["labels"])  # (B,) each
+            sums, counts = loss_sums(model, seen[0], inputs["labels"])  # (B,) each
         self._record(rows, sums, counts)
         if weights is not None:
             loss = reweighted(loss, sums, weights.to(sums.device))
-        return (loss, outputs) if return_outputs else loss
+        return (loss, returned) if return_outputs else loss
 
     def _record(self, rows: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor | int) -> None:
         if self.seen is not None:
@@ -260,6 +261,20 @@ def _weighs(trainer: Any) -> str:
     return type(rule).__name__ if rule.losses_of_training else f"weight_column={column!r}"
 
 
+@contextmanager
+def forward_outputs(model: nn.Module) -> Iterator[list[Any]]:
+    """What the model returns in each forward pass made inside, of the one that is trained first.
+
+    A trainer's `compute_loss` need not return it: TRL's would compute it anew, without gradients.
+    """
+    seen: list[Any] = []
+    handle = model.register_forward_hook(lambda module, inputs, outputs: seen.append(outputs))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
 def validate_weighting(trainer: Any) -> None:
     """What weighs examples weighs the loss that is trained: it has to be the model's, with one part per example."""
     if not (trainer.curriculum.losses_of_training or trainer.args.weight_column):
@@ -269,11 +284,6 @@ def validate_weighting(trainer: Any) -> None:
         raise ValueError(
             f"{name} weighs the loss of each example, and this trainer compares num_generations="
             f"{trainer.args.num_generations} completions of one prompt, which have none. Train without it."
-        )
-    if not trainer.has_own_losses and any(one.__name__ == "SFTTrainer" for one in type(trainer).__mro__):
-        raise ValueError(
-            f"SFTTrainer returns no logits with a gradient, and {name} weighs each example's loss by them. Override "
-            "`CurriculumTrainer.example_losses`, whose weighted mean is then trained, or train without SFTTrainer."
         )
     if what := other_loss(trainer):
         raise ValueError(
