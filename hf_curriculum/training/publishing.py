@@ -98,15 +98,16 @@ class HubMixin:
 
         What is written in the card outside of our section stays.
         """
+        given = locals()
+        if self._plan is None:  # the card of another trainer takes what it names
+            given = {name: value for name, value in given.items() if value and name not in ("self", "__class__")}
+            super().create_model_card(**given)
+            return
         if tasks is not None or dataset_args is not None:
             raise ValueError(
                 "tasks= and dataset_args= were given; this card has no place for them. Write them into the README.md "
                 "outside of our section: they stay there."
             )
-        if self._plan is None:
-            named = {"tags": tags, "model_name": model_name, "finetuned_from": finetuned_from}
-            super().create_model_card(language, license, dataset_tags=dataset_tags, dataset=dataset, **named)
-            return
         if not self.is_world_process_zero() or self._saves_checkpoint:
             return
         # Cards and their figures load half of the library, which training does without.

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -68,6 +68,51 @@ def open_training_data(data: Any) -> Any:
             "`save_bucketed(dataset, folder, num_buckets, score_column=...)` and pass train_dataset=folder."
         )
     return data
+
+
+def reason_without_plan(others: Sequence[type[Trainer]], args: Any, data: Any) -> str | None:
+    """Why a run is left to the trainer's own loader and sampler, in words; None where a plan orders its rows.
+
+    Only a run without a curriculum, a score and weights is, and only where a plan would be refused.
+    """
+    if args.curriculum is not None or args.score_column or args.weight_column or data is None:
+        return None
+    if isinstance(data, (str, os.PathLike, BucketedStream)):
+        return None
+    if isinstance(data, Mapping):
+        return f"train_dataset is a {type(data).__name__} of {sorted(data)}"
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        return f"train_dataset is {kind_of(data)}, which is read in its own order"
+    own, sampler = _samplers(others), getattr(args, "batch_sampler", None)
+    if own and hasattr(args, "num_generations"):
+        return f"{own[0].__name__} shows each prompt {args.num_generations} times"
+    if own and getattr(sampler, "value", sampler) != "batch_sampler":
+        return f"{own[0].__name__} puts its batches together itself"
+    return None
+
+
+def _samplers(others: Sequence[type[Trainer]]) -> list[type[Trainer]]:
+    """The trainers among them that have a loader or a sampler of their own."""
+    return [one for one in others if {"get_train_dataloader", "_get_train_sampler"} & set(vars(one))]
+
+
+def validate_without_plan(args: Any, reason: str) -> None:
+    """Refuses what only a plan follows."""
+    given = {"max_seconds": args.max_seconds, "audit_draws": args.audit_draws, "seed_examples": args.seed_examples}
+    named = [f"{name}={value}" for name, value in given.items() if value]
+    if named:
+        raise ValueError(
+            f"{', '.join(named)} was given, and {reason}: without a plan nothing would follow it. Leave it out, or "
+            "pass curriculum= and data that it can order."
+        )
+
+
+def stock_epochs(args_class: type[TrainingArguments]) -> float:
+    """The epochs of a run by the arguments that were given a curriculum, as their own class has them."""
+    defaults = (
+        base.__dataclass_fields__["num_train_epochs"].default for base in args_class.__mro__ if is_dataclass(base)
+    )
+    return next(epochs for epochs in defaults if epochs > 0)
 
 
 def validate_scores(rule: Any, score_column: str | None, scores: Any, same_rows: bool) -> None:
@@ -170,7 +215,7 @@ def complete_arguments(
 
 def validate_sampling(others: Sequence[type[Trainer]], args: Any, plan: Plan) -> None:
     """Refuses a trainer that samples its own examples, unless the plan draws what its sampler would."""
-    own = [one for one in others if {"get_train_dataloader", "_get_train_sampler"} & set(vars(one))]
+    own = _samplers(others)
     if not own:
         return
     if hasattr(args, "num_generations"):  # GRPO and RLOO compare the completions of one prompt

@@ -60,8 +60,10 @@ from hf_curriculum.training.setup import (
     plan_stream,
     prolonged,
     rank_training_data,
+    reason_without_plan,
     reference_compute,
     saved_batch_size,
+    stock_epochs,
     validate_batch_size,
     validate_evaluation,
     validate_metric,
@@ -70,6 +72,7 @@ from hf_curriculum.training.setup import (
     validate_scores,
     validate_selection,
     validate_shared_images,
+    validate_without_plan,
 )
 from hf_curriculum.training.weighting import LossWeights, read_weights, validate_weighting
 
@@ -89,14 +92,16 @@ class CurriculumTrainer(HubMixin, Trainer):
         model, and all that is not named here: as in `Trainer`.
         args: a `CurriculumTrainingArguments`; None: its defaults. Stock arguments are copied, without a curriculum.
         train_dataset: may also be the folder that `save_bucketed` wrote, or a `BucketedStream` of it: data of any size
-            is then read from its shards.
+            is then read from its shards. Without a curriculum, a score and weights also what the other trainer takes
+            and no plan can order (iterable data, a dictionary of data sets): its own loader then reads it.
         scores: one score per training row, shape (n,), an array or a tensor, in place of `args.score_column`: for data
             sets without named columns.
         **kwargs: what another trainer takes beside these, see `with_curriculum`.
 
     Attributes:
         plan: what is drawn when; `print(trainer.plan.describe())` before paying for it. It follows the arguments and
-            the training data, as they are now and when `train()` begins; a run in progress keeps its own.
+            the training data, as they are now and when `train()` begins; a run in progress keeps its own. There is
+            none where the other trainer's own loader reads the data.
 
     Raises:
         FileNotFoundError: the folder was not written by `save_bucketed`.
@@ -123,6 +128,8 @@ class CurriculumTrainer(HubMixin, Trainer):
     _audit: DrawAudit | None = None
     _rows_of_batch: torch.Tensor | None = None
     _evaluating = False
+    _without_plan: str | None = None
+    """Why the run is the other trainer's own, in words: see `reason_without_plan`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -153,8 +160,9 @@ class CurriculumTrainer(HubMixin, Trainer):
         scores: np.ndarray | torch.Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        train_dataset = open_training_data(train_dataset)
         args = complete_arguments(self.args_class, self._other_trainers(), args)
+        if scores is not None or reason_without_plan((), args, train_dataset) is None:
+            train_dataset = open_training_data(train_dataset)
         given = {name: value for name, value in locals().items() if name in _PARAMETERS and value is not None}
         self.selector, self._weighting = Selector(self), LossWeights(self)
         super().__init__(**given, **kwargs)
@@ -197,6 +205,11 @@ class CurriculumTrainer(HubMixin, Trainer):
         """
         if not self.is_in_train:
             self._follow_arguments()
+        if self._without_plan is not None:
+            raise ValueError(
+                f"The run has no plan: {self._without_plan}. Without a curriculum it is trained as the stock class "
+                "does, by its own loader. Pass curriculum= (IID() for shuffled passes) and data that it can order."
+            )
         if self._plan is None:
             raise ValueError("The trainer has no train_dataset, so there is nothing to plan. Pass train_dataset=.")
         return self._plan
@@ -237,7 +250,13 @@ class CurriculumTrainer(HubMixin, Trainer):
         before = self._planned_for
         if before is not None and before[0] is self.train_dataset and before[1] == settings:
             return
-        self._plan = None if self.train_dataset is None else self._make_plan(**settings)
+        own = (
+            None if self._scores is not None else reason_without_plan(self._other_trainers(), args, self.train_dataset)
+        )
+        self._without_plan = own
+        if own is not None:
+            validate_without_plan(args, own)
+        self._plan = None if self.train_dataset is None or own is not None else self._make_plan(**settings)
         self._planned_for = self.train_dataset, settings
 
     def _make_plan(
@@ -275,6 +294,8 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader of the whole run as one stream, from the step the run is at."""
+        if self._without_plan is not None:
+            return super().get_train_dataloader()
         before = self._plan
         self._follow_arguments()  # auto_find_batch_size may have lowered the batch size
         if self.is_in_train and self._resumed and self._plan is not before:
@@ -314,7 +335,9 @@ class CurriculumTrainer(HubMixin, Trainer):
         finally:
             self.data_collator, self.args.dataloader_drop_last = collator, dropped
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> CurriculumSampler:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if self._without_plan is not None:
+            return super()._get_train_sampler(train_dataset)
         # Private in transformers 5.24: what the training loader draws by. It reads plan and step when it is iterated,
         # so a decision between two rounds needs no new sampler.
         return CurriculumSampler(
@@ -327,6 +350,8 @@ class CurriculumTrainer(HubMixin, Trainer):
         Raises:
             RuntimeError: a decision was due and none was taken.
         """
+        if self._without_plan is not None:
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.decision_is_due():
             raise RuntimeError(
                 f"{type(self.curriculum).__name__} had to decide after step {self.state.global_step}, and nothing was "
@@ -354,6 +379,8 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
         # Private in transformers 5.24: wraps the collator of data that cannot drop columns itself.
+        if self._without_plan is not None:
+            return super()._get_collator_with_removed_columns(data_collator, description)
         # A collator that names its columns reads no others, and from a `Dataset` they were removed before.
         chosen = hasattr(data_collator, "columns") or hasattr(self.train_dataset, "remove_columns")
         if description != "Training" or not chosen:
@@ -372,7 +399,7 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     def _without_curriculum_columns(self, data: Any) -> Any:
         """The data without what only the curriculum reads, where every column would be taken for an input."""
-        if not self._collates_all_columns or data is None or isinstance(data, str):
+        if not self._collates_all_columns or self._without_plan or data is None or isinstance(data, str):
             return data
         if isinstance(data, dict):
             return type(data)({name: self._without_curriculum_columns(part) for name, part in data.items()})
@@ -382,7 +409,7 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
         # Private in transformers 5.24: leaves the columns that `forward` names.
-        if self._collates_all_columns:
+        if self._collates_all_columns and not self._without_plan:
             return self._without_curriculum_columns(dataset)
         return super()._remove_unused_columns(dataset, description)
 
@@ -401,13 +428,18 @@ class CurriculumTrainer(HubMixin, Trainer):
     def set_initial_training_values(self, args: Any, dataloader: DataLoader[Any]) -> tuple[Any, ...]:
         """`Trainer`'s counts, with the plan's number of steps."""
         counted = copy.copy(args)  # the user's arguments stay as they were given
-        counted.max_steps = self.plan.max_steps
+        if self._without_plan is None:
+            counted.max_steps = self.plan.max_steps
+        elif counted.num_train_epochs <= 0:
+            counted.num_train_epochs = stock_epochs(type(counted))
         return super().set_initial_training_values(counted, dataloader)
 
     # ---- The losses of a step ----
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """`Trainer.training_step`; the rows that the batch was made of are noted and never reach the model."""
+        if self._without_plan is not None:
+            return super().training_step(model, inputs, num_items_in_batch)
         if isinstance(inputs, list):
             rows = torch.tensor([example.pop("example_index") for example in inputs])
         else:
@@ -455,6 +487,9 @@ class CurriculumTrainer(HubMixin, Trainer):
 
         Entries of evaluations and decisions have the seconds of training so far too.
         """
+        if self._without_plan is not None:
+            super().log(logs, *args, **kwargs)
+            return
         # Other trainers add their averages to what they log, and begin new ones: not to a curriculum's numbers.
         own = all(name.startswith("curriculum/") for name in logs)
         given, logs = logs, dict(logs)
@@ -568,13 +603,17 @@ class CurriculumTrainer(HubMixin, Trainer):
                 what the curriculum decides on cannot be had.
             RuntimeError: another run trains into the output folder.
         """
+        self.is_in_train = False  # an earlier call may have ended with an error
+        self._follow_arguments()
+        if self._without_plan is not None:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
         elif resume_from_checkpoint:
             resume_from_checkpoint = self.local_checkpoint(resume_from_checkpoint)
         # `Trainer` skips the completed steps' batches: the sampler then yields placeholders, and no example is loaded.
         self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
-        self._resumed, self.is_in_train = self._skips, False  # an earlier call may have ended with an error
+        self._resumed = self._skips
         if resume_from_checkpoint and self.args.auto_find_batch_size:
             self._train_batch_size = saved_batch_size(resume_from_checkpoint) or self._train_batch_size
         self._resumed_from = os.fspath(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -612,6 +651,8 @@ class CurriculumTrainer(HubMixin, Trainer):
         # Private in transformers 5.24: restores optimizer, schedule and step. After it the step is known at which the
         # clock, the audit and the choice among candidates go on.
         trained = super()._init_training_state(*args, **kwargs)
+        if self._without_plan is not None:
+            return trained
         self._clock = TrainingClock(self._seconds_before)
         self._draw_log = DrawLog()
         self._weighting.start(self._resumed_from)
@@ -624,6 +665,9 @@ class CurriculumTrainer(HubMixin, Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Private in transformers 5.24: writes model, optimizer and random states, and the trainer's state last. So the
         # curriculum is written before, and a checkpoint without a trainer's state counts as incomplete.
+        if self._without_plan is not None:
+            super()._save_checkpoint(model, trial)
+            return
         self.validate_draws()
         seen = self._weighting.seen  # every process takes part in gathering
         losses = None if seen is None else seen.gather(self.accelerator)
@@ -655,6 +699,8 @@ class CurriculumTrainer(HubMixin, Trainer):
         **kwargs: Any,
     ) -> dict[str, float]:
         """`Trainer.evaluate`, which leaves training's randomness alone; at a round's end the curriculum decides."""
+        if self._without_plan is not None:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
         data, within = self._without_curriculum_columns(eval_dataset), self._evaluating
         self.arrays = self.arrays if within else {}  # of several sets `Trainer` calls this again, for each of them
         self._evaluating = True

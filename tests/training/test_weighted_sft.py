@@ -119,7 +119,9 @@ def test_a_step_makes_one_forward_pass(tmp_path):
 
 
 def test_rows_that_are_joined_are_refused_before_the_first_step(tmp_path):
-    trainer = make("text", tmp_path, None, weight_column="length", padding_free=True, max_length=None, save_strategy="no")
+    trainer = make(
+        "text", tmp_path, None, weight_column="length", padding_free=True, max_length=None, save_strategy="no"
+    )
     with pytest.raises(ValueError, match=r"The batch of 8 rows has the labels of 1 sequences, and weight_column="):
         trainer.train()
     assert trainer.state.global_step == 0
