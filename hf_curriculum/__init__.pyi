@@ -1,5 +1,6 @@
 # Made by docs/update_tables.py.
 from hf_curriculum.scorers.combine import Addup as Addup
+from hf_curriculum.training.amendment import Amendment as Amendment
 from hf_curriculum.curricula.baby_steps import BabySteps as BabySteps
 from hf_curriculum.streaming.dataset import BucketedStream as BucketedStream
 from hf_curriculum.planning.batches import ByImage as ByImage

@@ -68,6 +68,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "streaming.save": ("save_bucketed",),
     "studies.study": ("Study",),
     "studies.tables": ("summarise",),
+    "training.amendment": ("Amendment",),
     "training.any_trainer": ("with_curriculum",),
     "training.arguments": ("CurriculumTrainingArguments",),
     "training.callbacks": ("StopWhenDiverged",),

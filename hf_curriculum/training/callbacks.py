@@ -294,6 +294,7 @@ class PacingCallback(TrainerCallback):
         self._announced = None
         validate_captions(self.trainer)
         self.trainer.try_first_batch()
+        self.trainer.begin_amendment()
         if self.trainer.decision_is_due():
             self.trainer.reach_decision()
         return control

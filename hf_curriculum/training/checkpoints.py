@@ -230,6 +230,7 @@ def write_curriculum(
     if trained_on:
         facts["trained_on"] = dict(trained_on)
     if step is not None:
+        facts["costs"] = {"examples": plan.examples_after(step), "scored": plan.scored_after(step)}
         facts["pools"] = [stage.slices for stage in plan.stages]
         facts["next_rows"] = next_rows(plan, step, min(step + _NEXT_STEPS, plan.known_steps))
     write_atomically(target, json.dumps(facts, indent=1))

@@ -25,6 +25,13 @@ from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
+from hf_curriculum.training.amendment import (
+    Amendment,
+    amend_run,
+    note_amendment,
+    rest_of_run,
+    validate_amendable,
+)
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.callbacks import DrawLog, TrainingClock, broadcast_decision, numbers_of, paced, round_facts
 from hf_curriculum.training.checkpoints import (
@@ -128,6 +135,9 @@ class CurriculumTrainer(HubMixin, Trainer):
     _audit: DrawAudit | None = None
     _rows_of_batch: torch.Tensor | None = None
     _evaluating = False
+    amended: Mapping[str, Any] | None = None
+    """What was before the plan, of an amended run; see `Plan.amended`."""
+    _amended_at: str | None = None
     _without_plan: str | None = None
     """Why the run is the other trainer's own, in words: see `reason_without_plan`."""
 
@@ -246,6 +256,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             "seed": args.seed if args.data_seed is None else args.data_seed,
             "epochs": args.num_train_epochs if args.num_train_epochs > 0 else None,
             "max_steps": args.max_steps if args.max_steps > 0 else None,
+            "amended": self.amended,
         }
         before = self._planned_for
         if before is not None and before[0] is self.train_dataset and before[1] == settings:
@@ -260,7 +271,13 @@ class CurriculumTrainer(HubMixin, Trainer):
         self._planned_for = self.train_dataset, settings
 
     def _make_plan(
-        self, *, curriculum: Curriculum, score_column: str | None, weight_column: str | None, **budget: Any
+        self,
+        *,
+        curriculum: Curriculum,
+        score_column: str | None,
+        weight_column: str | None,
+        amended: Mapping[str, Any] | None,
+        **budget: Any,
     ) -> Plan:
         args = self.args
         data = self.train_dataset = open_training_data(self.train_dataset)
@@ -273,6 +290,8 @@ class CurriculumTrainer(HubMixin, Trainer):
         if isinstance(data, BucketedStream):
             self.train_dataset = plan_stream(data, curriculum, score_column, self._scores, **budget)
             plan = self.train_dataset.plan
+        elif amended is not None:
+            plan = rest_of_run(curriculum, self._rank(data, curriculum, score_column), amended, **budget)
         else:
             plan = make_plan(curriculum, self._rank(data, curriculum, score_column), **budget)
         validate_sampling(self._other_trainers(), args, plan)
@@ -527,6 +546,12 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     # ---- Decisions between rounds ----
 
+    def begin_amendment(self) -> None:
+        """Says where the run is amended, if it is here, in logs and in the output folder."""
+        if self._amended_at is not None:
+            note_amendment(self, self._amended_at)
+            self.log_curriculum({"amended_after_step": self.state.global_step})
+
     def decision_is_due(self) -> bool:
         """Whether the curriculum has to decide before the next step."""
         return self.plan.undecided and self.state.global_step == self.plan.known_steps
@@ -585,7 +610,13 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     # ---- Resuming ----
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        *args: Any,
+        amend: Amendment | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """`Trainer.train`, by the arguments and the data as they are now.
 
         Before the first step stored regions or features are looked up for every image, and one batch is collated (not
@@ -595,16 +626,19 @@ class CurriculumTrainer(HubMixin, Trainer):
         Args:
             resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last complete one of the run.
             *args: what `Trainer.train` takes.
-            **kwargs: likewise.
+            amend: another rule, or other data, for the rest of the run.
+            **kwargs: what `Trainer.train` takes.
 
         Raises:
+            TypeError: `amend` is no `Amendment`.
             ValueError: there is no complete checkpoint, it is damaged or holds weights alone, or it was made for
-                another plan, other data or inputs; nothing is stored of an image, or words are another model's; or
-                what the curriculum decides on cannot be had.
+                another plan, other data or inputs; nothing is stored of an image, or words are another model's;
+                what the curriculum decides on cannot be had; or the run cannot be amended so.
             RuntimeError: another run trains into the output folder.
         """
         self.is_in_train = False  # an earlier call may have ended with an error
         self._follow_arguments()
+        validate_amendable(amend, resume_from_checkpoint, self._without_plan)
         if self._without_plan is not None:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         if resume_from_checkpoint is True:
@@ -616,18 +650,22 @@ class CurriculumTrainer(HubMixin, Trainer):
         self._resumed = self._skips
         if resume_from_checkpoint and self.args.auto_find_batch_size:
             self._train_batch_size = saved_batch_size(resume_from_checkpoint) or self._train_batch_size
-        self._resumed_from = os.fspath(resume_from_checkpoint) if resume_from_checkpoint else None
+        amended_at = amend_run(self, resume_from_checkpoint, amend) if resume_from_checkpoint else None
+        self._amended_at = amended_at
+        # What is new at an amendment is not compared with what was before.
+        self._resumed_from = None if amended_at or not resume_from_checkpoint else os.fspath(resume_from_checkpoint)
         self._plan = plan = self.plan.with_log(())
         self._trained_on = TrainingData.of(self.train_dataset, self.data_collator, self._weighting.column)
         self._reference_compute = reference_compute(plan, self.train_dataset)
         validate_metric(self)
         if resume_from_checkpoint:
-            saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
             validate_training_state(resume_from_checkpoint)
+            self._seconds_before = read_curriculum(resume_from_checkpoint)["seconds"]
+        if self._resumed_from is not None:
+            saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
             saved["plan"] = prolonged(saved["plan"], plan)
             validate_same_plan(saved["plan"], plan.fingerprint(), resume_from_checkpoint)
             validate_same_data(saved, self._trained_on, resume_from_checkpoint, accept=accept)
-            self._seconds_before = saved["seconds"]
             self._plan = resume_plan(saved, plan, resume_from_checkpoint)
         with only_run_in(self._get_output_dir(kwargs.get("trial")), self.args.process_index), paced(self):
             output = super().train(resume_from_checkpoint or None, *args, **kwargs)
