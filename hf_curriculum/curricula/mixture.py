@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -169,7 +169,7 @@ class Mixture(SizedCurriculum):
                     "sources. Leave it out."
                 )
             while isinstance(rule, WrappingCurriculum):
-                rule = rule.then  # noqa: PLW2901 - the one within
+                rule = rule.then
             lengths = (
                 "fit_steps",
                 "fit_epochs",
@@ -521,13 +521,10 @@ class SharesStage(Stage):
             sources = np.repeat(sources, unit)
         elif size > 1:
             sources = sources[self._places(first, end, key)]
-        low, high = counts[0] * unit, counts[-1] * unit
-        drawn = [
-            _read(rules, int(low[source]), int(high[source]), key)
-            for source, rules in zip(self.sources, self._rules, strict=True)
-        ]
+        low, high = (counts[[0, -1]] * unit).tolist()
         found = np.empty(len(sources), dtype=np.int64)
-        found[np.argsort(sources, kind="stable")] = np.concatenate(drawn)
+        for source, rules in zip(self.sources, self._rules, strict=True):
+            found[sources == source] = _read(rules, low[source], high[source], key)
         return found[start - first * size : stop - first * size]
 
     def _places(self, first: int, end: int, key: int) -> np.ndarray:
@@ -560,7 +557,7 @@ def _read(stages: tuple[Stage, ...], start: int, stop: int, key: int) -> np.ndar
         low, high = max(start, first), min(stop, end)
         if low < high:
             found.append(stage.positions(low - first, high - first, key))
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    return found[0] if len(found) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def _weights(what: str, weights: Mapping[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Exact shares: how many draws each source has had after any step, in whole numbers and within one of what is asked."""
+"""Exact shares: how many draws each source has had after any step, to one of what is asked."""
 
 from __future__ import annotations
 
@@ -55,16 +55,17 @@ class Stretch:
 
     def asked(self, steps: np.ndarray) -> np.ndarray:
         """Asked draws of the first so many of its steps, a step counting 1, in units of 2^-30; int64 (n, sources)."""
-        total = steps[:, None] * self.shares
+        total = self.shares[:, None] * steps  # few sources, many steps: fast with the steps innermost
         if self.to is None:
-            return total
-        change = self.to - self.shares
+            return total.T
+        change = (self.to - self.shares)[:, None]
         # Step r adds r / length of the change: Σ r = steps · (steps − 1) / 2, divided before it can overflow.
         whole, rest = np.divmod(steps * (steps - 1) // 2, self.length)
-        total += change * whole[:, None] + change * rest[:, None] // self.length
+        total += change * whole
+        total += change * rest // self.length
         # What rounding down took goes to the source whose share is never small, so that a step's draws add up.
-        total[:, np.argmax(np.minimum(self.shares, self.to))] += steps * UNIT - total.sum(axis=1)
-        return total
+        total[np.argmax(np.minimum(self.shares, self.to))] += steps * UNIT - total.sum(axis=0)
+        return total.T
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +73,9 @@ class Quotas:
     """How many draws each source has had after each step; a pure function of the step.
 
     After any step the draws of a source are what is asked of it, rounded down or up. A step first gives every source
-    what it is behind, and its other draws to those that would be behind soonest: earliest deadline first, which meets
-    every deadline that can be met. Where each source has a draw in every step, no step depends on those before it;
-    where one has fewer, on those since that was so last.
+    what it is behind. Its other draws go to those that would be behind soonest, and of these to those most behind:
+    earliest deadline first, which meets every deadline that can be met. Where each source has a draw in every step,
+    no step depends on those before it; where one has fewer, on those since that was so last.
 
     Args:
         stretches: one after the other; the shares of the last stay.
@@ -112,12 +113,21 @@ class Quotas:
         return np.array([stretch.first for stretch in self.stretches])
 
     def asked(self, steps: np.ndarray) -> np.ndarray:
-        """What is asked of each source after so many steps, in units of 2^-30; int64 (n, sources)."""
+        """What is asked of each source after so many steps, ascending, in units of 2^-30; int64 (n, sources)."""
         numbers = np.searchsorted(self._firsts, steps, side="right") - 1
+        if numbers[0] == numbers[-1]:
+            return self._asked_in(int(numbers[0]), steps)
         found = np.empty((len(steps), len(self.drawn)), dtype=np.int64)
         for number in np.unique(numbers).tolist():
-            chosen, stretch = numbers == number, self.stretches[number]
-            found[chosen] = self._bases[number] + stretch.asked(steps[chosen] - stretch.first) * self.per_step
+            found[numbers == number] = self._asked_in(number, steps[numbers == number])
+        return found
+
+    def _asked_in(self, number: int, steps: np.ndarray) -> np.ndarray:
+        """The same of steps of one stretch."""
+        stretch = self.stretches[number]
+        found = stretch.asked(steps - stretch.first)
+        found *= self.per_step
+        found += self._bases[number]
         return found
 
     def counts(self, first: int, stop: int) -> np.ndarray:
@@ -208,11 +218,14 @@ class Quotas:
             return None
         asked = asked[1:-1]
         drawn = np.where(active, asked >> UNIT_BITS, start)
-        more = active & (asked & (UNIT - 1) > 0)
-        short = (self._total(ends) - drawn.sum(axis=1))[:, None]
-        if (short < 0).any() or (short[:, 0] > more.sum(axis=1)).any():
+        part = np.where(active, asked & (UNIT - 1), 0)
+        short = self._total(ends) - drawn.sum(axis=1)
+        if (short < 0).any() or (short > (part > 0).sum(axis=1)).any():
             return None
-        return drawn + (more & (np.cumsum(more, axis=1) <= short))
+        for source in np.argsort(-part, axis=1, kind="stable").T[: short.max()]:
+            drawn[np.arange(len(drawn)), source] += short > 0
+            short -= 1
+        return drawn
 
     def _total(self, steps: np.ndarray) -> np.ndarray:
         return int(self.drawn.sum()) + steps * self.per_step
@@ -238,7 +251,7 @@ class Quotas:
             short = totals[row] - sum(drawn)
             if short > 0:
                 more = [source for source in sources if part[row][source] and drawn[source] == floor[source]]
-                for source in sorted(more, key=due[row].__getitem__)[:short]:
+                for source in sorted(more, key=lambda one: (due[row][one], -part[row][one]))[:short]:
                     drawn[source] += 1
             while short < 0:  # after a decision more may be due at once than a step has: what is least behind waits
                 late = [source for source in sources if drawn[source] > before[source]]
