@@ -204,6 +204,11 @@ class Mixture(SizedCurriculum):
         others = {name: kind for rule in self.then.values() for name, kind in rule.reads.items()}
         return {**others, self.column: "groups"}
 
+    @property
+    def metric(self) -> str | None:
+        """One of the metrics that decide, whose name a trainer checks before its first step."""
+        return None if self.adapt is None else f"eval_{next(iter(self.shares))}_loss"
+
     def shares_at(self, progress: float) -> dict[str, float]:
         """The shares at `progress` (0 … 1) of the run, which add up to 1; before the first decision where they adapt.
 

@@ -90,7 +90,7 @@ class Quotas:
     Example:
         >>> half = Quotas((Stretch(0, grid_shares([2, 1])),), 2, 3, np.zeros(2, np.int64), np.zeros(2, np.int64))
         >>> half.counts(0, 3).tolist()
-        [[0, 0], [2, 0], [3, 1], [4, 2]]
+        [[0, 0], [1, 1], [3, 1], [4, 2]]
     """
 
     stretches: tuple[Stretch, ...]

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.planning import quotas as QUOTAS
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.quotas import UNIT, Quotas, Stretch, grid_shares
+from hf_curriculum.training.setup import validate_metric
 
 SIZES = {"caption": 60, "vqa": 25, "ocr": 7}
 WEIGHTS = {"caption": 1, "vqa": 1, "ocr": 1}
@@ -386,6 +388,24 @@ def test_losses_of_sources_are_needed():
         ValueError, match=r"Mixture decides on 'eval_caption_loss', and evaluate\(\) returned \['eval_"
     ):
         plan.decided(Observed(2, {"eval_loss": 1.0}))
+
+
+@pytest.mark.parametrize("adapt", [None, "loss"])
+def test_a_validation_set_without_sources_is_noticed_before_the_first_step(adapt):
+    rule = Mixture("source", WEIGHTS, adapt=adapt, every=adapt and 2)
+    trainer = SimpleNamespace(
+        curriculum=Filter(0.5, rule), eval_dataset=DATA, metric_names=lambda part: ("loss",), args=None,
+        callback_handler=SimpleNamespace(callbacks=[]),
+    )  # fmt: skip
+    if adapt is None:
+        validate_metric(trainer)
+    else:
+        with pytest.raises(
+            ValueError, match=r"decides on 'eval_caption_loss', and evaluate\(\) will return \['eval_loss"
+        ):
+            validate_metric(trainer)
+        trainer.eval_dataset = dict.fromkeys(WEIGHTS, DATA)
+        validate_metric(trainer)
 
 
 def test_it_goes_through_json_and_yaml_and_into_other_rules():
