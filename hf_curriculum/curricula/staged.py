@@ -51,24 +51,7 @@ class Staged(Curriculum):
         super().__post_init__()
         if not self.parts:
             raise ValueError("Staged(parts={}) shows nothing; give at least one part and its curriculum.")
-        for name, rule in self.parts.items():
-            if rule.signal is not None:
-                raise ValueError(
-                    f"Staged has a {type(rule).__name__} for {name!r}, which decides while training: when the next "
-                    "part begins would not be known beforehand. Use a planned curriculum there, or a run of its own."
-                )
-            if rule.easy is not None or rule.unscored != "last":
-                raise ValueError(
-                    f"Staged has a curriculum with `easy` or `unscored` of its own for {name!r}: one order serves all "
-                    "parts. Give them to Staged."
-                )
-            if rule.batches is not None:
-                raise ValueError(f"Staged has a curriculum with `batches` for {name!r}; give them to Staged.")
-            if rule.selection is not None:
-                raise ValueError(
-                    f"Staged has an OnlineSelection for {name!r}, and a step has as many candidates in every part. "
-                    "Choose over all of them: OnlineSelection(then=Staged(...))."
-                )
+        validate_part_rules("Staged", self.parts)
 
     @property
     def needs_scores(self) -> bool:
@@ -116,33 +99,16 @@ class Staged(Curriculum):
 
     def _parts(self, ranking: Ranking) -> dict[str, Ranking]:
         """Each part as its curriculum arranges it."""
-        groups = ranking.columns[self.column]
-        left = sorted(set(groups.names) - set(self.parts))
-        missing = [name for name in self.parts if name not in groups.names]
-        if left or missing:
-            raise ValueError(
-                f"Staged has the parts {list(self.parts)}, and `{self.column}` names {list(groups.names)}: "
-                + (f"nothing would be shown of {left}. " if left else f"there are no rows of {missing}. ")
-                + "Name each part once, or filter the data first."
-            )
-        codes = np.full(ranking.num_rows, -1, dtype=np.int32)
-        codes[groups.members] = np.repeat(np.arange(len(groups), dtype=np.int32), groups.sizes)
-        part_of = codes[ranking.order]
-        nameless = int((part_of < 0).sum())
-        if nameless:
-            raise ValueError(
-                f"`{self.column}` names no part for {nameless:,} of {len(ranking):,} rows: they would never be shown. "
-                "Name their part, or filter them out first."
-            )
+        part_of = numbered_parts("Staged", ranking, self.column, tuple(self.parts))
         return {
-            name: rule.arrange(_part(ranking, ranking.order[part_of == groups.names.index(name)]))
-            for name, rule in self.parts.items()
+            name: rule.arrange(part_ranking(ranking, ranking.order[part_of == number]))
+            for number, (name, rule) in enumerate(self.parts.items())
         }
 
     def _stretches(self, ranking: Ranking) -> dict[str, Ranking]:
         """Each part of an order that `arrange` made."""
         groups = ranking.columns[self.column]
-        return {name: _part(ranking, groups.rows(number)) for number, name in enumerate(groups.names)}
+        return {name: part_ranking(ranking, groups.rows(number)) for number, name in enumerate(groups.names)}
 
     def to_dict(self) -> dict[str, Any]:
         """As `Curriculum.to_dict`, with each part's curriculum as a mapping of its own."""
@@ -151,7 +117,62 @@ class Staged(Curriculum):
         return {**values, "parts": {name: rule.to_dict() for name, rule in self.parts.items()}}
 
 
-def _part(ranking: Ranking, order: np.ndarray) -> Ranking:
+def validate_part_rules(owner: str, rules: Mapping[str, Curriculum]) -> None:
+    """Checks that the curricula of a data set's parts are planned beforehand, and share order, batches and draws."""
+    for name, rule in rules.items():
+        if rule.signal is not None:
+            raise ValueError(
+                f"{owner} has a {type(rule).__name__} for {name!r}, which decides while training: what the other "
+                "parts show would not be known beforehand. Use a planned curriculum there, or a run of its own."
+            )
+        if rule.easy is not None or rule.unscored != "last":
+            raise ValueError(
+                f"{owner} has a curriculum with `easy` or `unscored` of its own for {name!r}: one order serves all "
+                f"parts. Give them to {owner}."
+            )
+        if rule.batches is not None:
+            raise ValueError(f"{owner} has a curriculum with `batches` for {name!r}; give them to {owner}.")
+        if rule.selection is not None:
+            raise ValueError(
+                f"{owner} has an OnlineSelection for {name!r}, and a step has as many candidates in every part. "
+                f"Choose over all of them: OnlineSelection(then={owner}(...))."
+            )
+
+
+def numbered_parts(owner: str, ranking: Ranking, column: str, names: tuple[str, ...]) -> np.ndarray:
+    """The number of the part that each example of an order belongs to, int32 (len(ranking),).
+
+    Raises:
+        ValueError: an example names none of the parts or several, or a part has no examples.
+    """
+    groups = ranking.columns[column]
+    codes = np.full(ranking.num_rows, -1, dtype=np.int32)
+    numbers = np.array([names.index(name) if name in names else len(names) for name in groups.names], dtype=np.int32)
+    codes[groups.members] = np.repeat(numbers, groups.sizes)
+    if np.count_nonzero(codes >= 0) < len(groups.members):
+        raise ValueError(
+            f"`{column}` names several parts for a row: in which of them it is shown would be chance. {owner} takes "
+            "one name for each row."
+        )
+    part_of = codes[ranking.order]
+    counts = np.bincount(part_of + 1, minlength=len(names) + 2)  # first those without a name, last those of others
+    left = sorted(set(groups.names) - set(names)) if counts[-1] else []
+    missing = [name for name, count in zip(names, counts[1:-1].tolist(), strict=True) if not count]
+    if left or missing:
+        raise ValueError(
+            f"{owner} has the parts {list(names)}, and `{column}` names {list(groups.names)}: "
+            + (f"nothing would be shown of {left}. " if left else f"there are no rows of {missing}. ")
+            + "Name each part once, or filter the data first."
+        )
+    if counts[0]:
+        raise ValueError(
+            f"`{column}` names no part for {counts[0]:,} of {len(ranking):,} rows: they would never be shown. "
+            "Name their part, or filter them out first."
+        )
+    return part_of
+
+
+def part_ranking(ranking: Ranking, order: np.ndarray) -> Ranking:
     """Some of the examples, in this order."""
     scored = len(order) if ranking.scores is None else int(np.isfinite(ranking.scores[order]).sum())
     return replace(ranking, order=order, num_scored=scored, num_unscored=len(order) - scored)

@@ -15,6 +15,7 @@ from hf_curriculum import (
     ByImage,
     Curriculum,
     Filter,
+    Mixture,
     NodeSampling,
     OnlineSelection,
     Phases,
@@ -73,6 +74,10 @@ _OTHERS = {
     "baby_steps": Case(BabySteps(4, patience=1, epochs=6), decisions=3),
     "filter": Case(Filter(0.5, Phases(4, 1))),
     "guidance_schedule": Case(GuidanceSchedule(6, 5), levels=True),
+    "mixture": Case(Mixture("source", {"part 0": 1, "part 1": 3}, {"part 0": 3, "part 1": 1}, epochs=1)),
+    "mixture, one source per batch": Case(
+        Mixture("source", {"part 0": 1, "part 1": 3}, epochs=1, one_source_per_batch=True)
+    ),
     "node_sampling": _NODE_SAMPLING,
     "node_sampling, batch 256": replace(_NODE_SAMPLING, batch=256),
     "node_sampling, no image twice": replace(

@@ -24,6 +24,7 @@ from hf_curriculum import (
     Filter,
     Growing,
     InfoBatch,
+    Mixture,
     NodeSampling,
     OnlineSelection,
     Phases,
@@ -81,6 +82,7 @@ CASES: dict[str, Case] = {
     "filter by another score, self-paced": Case(
         Filter(at_least=8, by="caption_length", then=SelfPaced(epochs=4)), grows=False, passes=4
     ),
+    "filter, mixture": Case(Filter(0.7, Mixture("source", {"a": 1, "b": 2}, {"a": 2, "b": 1}, epochs=3)), passes=3),
     "filter, baby steps": Case(Filter(0.7, BabySteps(2, patience=1, epochs=5), unscored="last"), passes=5),
     "filter, self-paced": Case(Filter(0.8, SelfPaced(epochs=4)), grows=False, passes=4),
     "filter, whole passes": Case(Filter(0.5, Phases(2, 2, partial_batches="keep"), easy="high")),
@@ -102,6 +104,20 @@ CASES: dict[str, Case] = {
     "iid by node": Case(IID(epochs=3, batches=ByNode()), passes=3),
     "info batch": Case(InfoBatch(epochs=5), grows=False, passes=5),
     "info batch by image": Case(InfoBatch(0.7, 0.8, epochs=4, batches=ByImage(2)), grows=False, passes=4, unit=2),
+    "mixture": Case(Mixture("source", {"a": 1, "b": 1}, epochs=3), passes=3),
+    "mixture by jumps": Case(
+        Mixture("source", {"a": 1, "b": 3}, {"b": 0, "a": 1}, over=0.7, jumps=3, one_source_per_batch=True, epochs=4),
+        passes=4,
+    ),
+    "mixture by loss": Case(
+        Mixture("source", {"b": 0, "a": 2}, adapt="loss", every=2, epochs=3), passes=3, grows=False
+    ),
+    "mixture of rules": Case(
+        Mixture("source", {"a": 1, "b": 0}, {"a": 1, "b": 3}, over=0.6, then={"a": Phases(2)}, epochs=3), passes=3
+    ),
+    "mixture, online": Case(
+        Mixture("source", {"a": 1, "b": 1}, adapt="odm", every=3, one_source_per_batch=True, epochs=4), passes=4
+    ),
     "node sampling": Case(NodeSampling(check_every=2, decay=0.5, epochs=4), passes=4),
     "node sampling, no image twice": Case(
         NodeSampling(check_every=3, at_floor="clamp", floor=0.5, decay=0.6, image_column="image_id", epochs=3),
@@ -125,6 +141,11 @@ CASES: dict[str, Case] = {
     ),
     "online selection, baby steps": Case(
         OnlineSelection(2, "loss", then=BabySteps(2, patience=1, epochs=4)), passes=4
+    ),
+    "online selection, mixture": Case(
+        OnlineSelection(2, "loss", then=Mixture("source", {"a": 1, "b": 2}, adapt="loss", every=2, epochs=4)),
+        grows=False,
+        passes=4,
     ),
     "online selection, self-paced": Case(
         OnlineSelection(2, "-loss", then=SelfPaced(initial=0.4, epochs=5)), grows=False, passes=5
@@ -210,6 +231,7 @@ def observe(plan: Plan, seed: int = 0) -> Observed:
         return (mix64(seed, number, *what) >> 62) / 4
 
     metrics = {"eval_loss": chance(0), "eval_accuracy": chance(1), "eval_retrieval_accuracy": 0.8 + chance(2) / 5}
+    metrics.update({f"eval_{source}_loss": chance(5, place) for place, source in enumerate("ab")})
     metrics.update({f"eval_level_{level:g}_probability": chance(3, place) for place, level in enumerate(LEVELS)})
     losses = None
     if plan.curriculum.signal == "losses":

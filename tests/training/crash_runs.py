@@ -299,12 +299,13 @@ def with_reward(job: dict, task: dict) -> dict:
 
 
 def held_out(job: dict, data: Dataset, size: int) -> Dataset | dict[str, Dataset]:
-    """Rows to evaluate on; a set per level for a curriculum that compares levels; pairs, and images alone."""
+    """Rows to evaluate on; a set per level or source for a curriculum that compares them; pairs, and images alone."""
     if job.get("settings", {}).get("predict_with_generate"):
         return {"pairs": data.select(range(size)), "images": one_row_per_image(data).select(range(size // 2))}
-    if job["curriculum"]["type"] != "adaptive_guidance":
+    compared = {"adaptive_guidance": ("level_0.1", "level_0.5"), "mixture": ("a", "b")}.get(job["curriculum"]["type"])
+    if compared is None:
         return data.select(range(size))
-    return {f"level_{level}": data.select(range(first, first + size // 2)) for first, level in ((0, 0.1), (20, 0.5))}
+    return {name: data.select(range(20 * place, 20 * place + size // 2)) for place, name in enumerate(compared)}
 
 
 def train(job: dict) -> None:

@@ -37,6 +37,10 @@ CURRICULA = {
         "type": "adaptive_guidance", "epochs": 3, "curriculum_epochs": 2, "probe_examples": 8, "levels": [0.1, 0.5],
         "metric": "level_{level:g}_loss", "easy": "low",
     },
+    "mixture": {
+        "type": "mixture", "column": "source", "shares": {"a": 1, "b": 3}, "adapt": "odm", "every": 4,
+        "examples": 8 * STEPS,
+    },
     "filter": {"type": "filter", "keep": 0.7, "then": {**BABY_STEPS, "num_buckets": 2}, "easy": "low"},
 }  # fmt: skip
 CAPTIONING = {
@@ -62,6 +66,8 @@ CELLS = [
     (1, 2, 1, "adaptive_guidance", "rows"),
     (2, 0, 2, "filter", "rows"),
     (1, 2, 1, "filter", "rows"),
+    (2, 2, 1, "mixture", "norm"),
+    (1, 0, 2, "mixture", "rows"),
     (2, 0, 1, "images_cider", "captions"),
     (2, 0, 2, "images_cider", "self_critical"),
     (1, 2, 1, "images_cider", "transformer"),
@@ -219,7 +225,7 @@ def test_every_step_trains_on_the_plans_rows(runs, cell):
         assert [sorted(rows) for rows in trained] == [sorted(rows) for rows in run.final["planned"]]
     decisions = run.final["log"]
     assert bool(decisions) == (cell[3] not in ("phases", "captioning"))
-    one_kind = ("phases", "captioning", "self_paced", "node_sampling")
+    one_kind = ("phases", "captioning", "self_paced", "node_sampling", "mixture")
     assert len({entry["decision"] for entry in decisions}) > 1 or cell[3] in one_kind
 
 
