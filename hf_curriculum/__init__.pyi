@@ -23,6 +23,7 @@ from hf_curriculum.scorers.grounding import Grounding as Grounding
 from hf_curriculum.curricula.growing import Growing as Growing
 from hf_curriculum.curricula.iid import IID as IID
 from hf_curriculum.curricula.info_batch import InfoBatch as InfoBatch
+from hf_curriculum.scorers.instruction_following import InstructionFollowingDifficulty as InstructionFollowingDifficulty
 from hf_curriculum.scorers.text.language_model import LanguageModelLoss as LanguageModelLoss
 from hf_curriculum.scorers.model_loss import ModelLoss as ModelLoss
 from hf_curriculum.curricula.node_sampling import NodeSampling as NodeSampling
