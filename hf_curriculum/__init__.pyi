@@ -34,6 +34,7 @@ from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.scorers.visual.proposals import RegionProposals as RegionProposals
+from hf_curriculum.scorers.text.response_length import ResponseLength as ResponseLength
 from hf_curriculum.scorers.base import Scorer as Scorer
 from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.planning.stage import Stage as Stage

@@ -231,6 +231,7 @@ CASES |= {
         {"instruction_following_difficulty": [*map(naive_difficulty, SAID[:2]), NAN, NAN]},
         rtol=1e-5,
     ),
+    "response_length": Case(SCORERS["response_length"], {"messages": TALKS}, {"response_length": [3, 6, NAN, NAN]}),
 }
 
 each = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
