@@ -24,6 +24,7 @@ from hf_curriculum.scorers.grounding import Grounding as Grounding
 from hf_curriculum.curricula.growing import Growing as Growing
 from hf_curriculum.curricula.iid import IID as IID
 from hf_curriculum.curricula.info_batch import InfoBatch as InfoBatch
+from hf_curriculum.scorers.instruction_following import InstructionFollowingDifficulty as InstructionFollowingDifficulty
 from hf_curriculum.scorers.text.language_model import LanguageModelLoss as LanguageModelLoss
 from hf_curriculum.curricula.mixture import Mixture as Mixture
 from hf_curriculum.scorers.model_loss import ModelLoss as ModelLoss
@@ -35,6 +36,7 @@ from hf_curriculum.curricula.phases import Phases as Phases
 from hf_curriculum.planning.plan import Plan as Plan
 from hf_curriculum.scorers.text.pos_tagger import PosTagger as PosTagger
 from hf_curriculum.scorers.visual.proposals import RegionProposals as RegionProposals
+from hf_curriculum.scorers.text.response_length import ResponseLength as ResponseLength
 from hf_curriculum.scorers.base import Scorer as Scorer
 from hf_curriculum.curricula.self_paced import SelfPaced as SelfPaced
 from hf_curriculum.planning.stage import Stage as Stage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from hf_curriculum.cli.common import (
     suggest,
     typed_again,
 )
+from hf_curriculum.config import read_config
 from hf_curriculum.names import SCORERS
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ _Scorers = Annotated[
         '\'{"type": "module:Class", ...}\'. May be repeated; one that combines scores comes after them.',
         autocompletion=lambda incomplete: beginning(SCORERS, incomplete),
     ),
+]
+_Model = Annotated[
+    str | None,
+    typer.Option(help="A folder or a name on the Hub, for the scores above that need a model and were given none."),
 ]
 _PerImage = Annotated[
     Literal["max", "min", "mean"] | None,
@@ -97,6 +103,7 @@ def score_command(
     source: _Source,
     output: _Output = None,
     scorer: _Scorers = ["noun_count"],  # noqa: B006
+    model: _Model = None,
     per_image: _PerImage = None,
     fit_on: _FitOn = None,
     hold_out: _HoldOut = None,
@@ -131,7 +138,7 @@ def score_command(
     aim = output or side_file
     if aim is None:
         raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
-    scorers = _scorers_from(scorer)
+    scorers = _scorers_from(scorer, model)
     folder = parts or aim.with_name(f"{aim.name}.parts")
     rank, world_size = launched()
     if not overwrite and (output / "scores.json" if output else side_file).exists():
@@ -163,16 +170,28 @@ def score_command(
         shutil.rmtree(folder)
 
 
-def _scorers_from(given: list[str]) -> list[Scorer]:
+def _scorers_from(given: list[str], model: str | None) -> list[Scorer]:
     from hf_curriculum.scorers.base import Scorer
     from hf_curriculum.scorers.registry import import_named, scorer_from
 
     try:
         for name in given:
             import_named(name, SCORERS, Scorer)
-        return [scorer_from(name) for name in given]
+        mappings = [read_config(name, "scorer", SCORERS) for name in given]
+        needing = [each for each in mappings if model is not None and _needs_model(each)]
+        for mapping in needing:
+            mapping["model"] = model
+        if model is not None and not needing:
+            raise typer.BadParameter("None of the scores needs one. Leave it out.", param_hint="--model")
+        return [scorer_from(mapping) for mapping in mappings]
     except (ValueError, TypeError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error), param_hint="--scorer") from error
+
+
+def _needs_model(mapping: Mapping[str, Any]) -> bool:
+    """Whether a scorer needs a model, and was given none."""
+    about = inspect.signature(SCORERS[mapping["type"]]).parameters.get("model")
+    return about is not None and about.default is about.empty and "model" not in mapping
 
 
 def _score(

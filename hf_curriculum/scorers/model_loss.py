@@ -1,4 +1,4 @@
-"""The captioner loss of a caption given its image."""
+"""The loss of a caption given its image, or of the responses of a conversation given all that stands before them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
 from hf_curriculum.config import at_least, digest
+from hf_curriculum.data.conversations import Turns
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.fingerprint import read_trained_on
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
+from hf_curriculum.scorers.chat_inputs import ChatModel, ChatParts, reads_chats
+from hf_curriculum.scorers.chat_losses import ChatPasses
 from hf_curriculum.scorers.pretrained import PairScorer, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded, reduced_losses
 
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
     from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
     from hf_curriculum.scorers.visual.images import ImageOpener
+
+
+_OF_CHATS = ("prompt_column", "prompt", "turns")
+"""Arguments that only a chat model takes."""
 
 
 class LoadedCaptioner(NamedTuple):
@@ -42,26 +49,40 @@ class LoadedCaptioner(NamedTuple):
 
 
 class ModelLoss(PairScorer):
-    """Captioner loss, −Σ log p(y_t | y_<t, image), of a caption in nats.
+    """Loss, −Σ log p, of a caption given its image, or of a conversation's responses given all before them, in nats.
 
-    The captioner is trained on the data beforehand, without a curriculum; a caption of high loss is hard. A caption's
-    tokens are those of the model's tokenizer, its special ones included: the first (such as `[CLS]`, or
+    The model is trained on the data beforehand, without a curriculum; an example of high loss is hard.
+
+    **A captioner** (this library's own, `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`) reads captions. A
+    caption's tokens are those of the model's tokenizer, its special ones included: the first (such as `[CLS]`, or
     BLIP's `[DEC]`) starts the caption and is not scored, the end of the caption is. Encoder-decoders start from their
     `decoder_start_token_id` and every token is scored. Flamingo's captions begin with `<image>`, which is not scored
     but counts in `max_length`. That is the loss the models are trained on, padding masked, without label smoothing.
 
+    **A chat model** reads conversations: any `AutoModelForImageTextToText` that reads images as placeholder tokens
+    (LLaVA, SmolVLM, Qwen2-VL, PaliGemma, BLIP-2), and any causal language model, which reads the words alone. The
+    conversation is written by the model's chat template. A response's tokens are all that the template writes after
+    the generation prompt: the words, the end of the turn and what follows it, as in TRL's completion mask. Without a
+    template the response stands after one message of a user: after a space, with no end of text, or as the `suffix`
+    of a PaliGemma, whose end is scored. Images that no message shows stand before the first user's words.
+
     Args:
-        model: a folder or a repository of the Hub with a captioner that reads an image and a caption: this library's
-            own, or `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`. Not other models that read an image as
-            placeholder tokens of a prompt.
+        model: a folder or a repository of the Hub with such a model.
         processor: where the tokenizer and the image processor are, if not with the model.
         reduction: "sum" (as in the paper: long captions are hard), or "mean" over the scored tokens.
-        max_length: captions are truncated to so many tokens, special ones included, counted in `num_truncated` and
-            reported. Give what the model was trained with; at most what it has positions for.
-        batch_size: pairs that run through the model at once.
+        max_length: the most tokens, special ones and those of images included; at most what the model has positions
+            for, which is the default of a chat model; 50 is that of a captioner. Longer captions are truncated,
+            counted in `num_truncated` and reported. A longer conversation has no score: a part of it is another one.
+        batch_size: captions or conversations that run through the model at once.
         revision: of a repository.
-        image_column: where the images are.
-        caption_column: where the captions are.
+        image_column: where the images are: "images", a list of them in each row, for a chat model, which takes a
+            column of single images too; "image" for a captioner.
+        caption_column: "messages" for a chat model, which takes a column of texts too: each is the response to a
+            message with the image; "caption" for a captioner.
+        prompt_column: where the prompts are, messages or texts, if `caption_column` has what completes them
+            (`prompt_column="prompt", caption_column="completion"`).
+        prompt: what the user asks about the image, where `caption_column` has texts.
+        turns: which messages of the assistant are scored: "all", the "first" or the "last".
         regions: for a captioner on stored regions, the file or folder of them (see `open_regions`), or one opened;
             they are found by `image_id`, and no image is read.
         region_options: of `RegionInputs`, such as `{"box_values": True}`; by default those of training, where the
@@ -70,14 +91,19 @@ class ModelLoss(PairScorer):
         easy: a small loss is easy by default.
 
     Shapes:
-        float32 (rows,), in nats (per token with "mean"); NaN for a caption that is missing, empty or blank or has no
-        token to score, an image that cannot be decoded, and one that `regions` does not have or has no region of.
+        float32 (rows,), in nats (per token with "mean"); NaN for a caption or response that is missing, empty or
+        blank or has no token to score, an image that cannot be decoded, and one that `regions` does not have or has
+        no region of. NaN, counted and with the first reason in the log, for a conversation that shows another number
+        of images than its row has, that is too long, that the template refuses or the processor cannot read, and,
+        for a model without a template, that has several turns.
 
     Raises:
         FileNotFoundError: there are no such model, processor or regions.
-        ValueError: unknown `reduction` or `easy`, `max_length` below 2, `batch_size` below 1, a checkpoint that lacks
-            weights, a model of another kind, regions for a model that reads images or none for one that reads regions,
-            an encoder-decoder without start token, a Flamingo whose tokenizer lacks its `<image>`.
+        ValueError: unknown `reduction`, `turns` or `easy`, `max_length` below 2, `batch_size` below 1, a checkpoint
+            that lacks weights, a model of another kind, regions for a model that reads images or none for one that
+            reads regions, an encoder-decoder without start token, a Flamingo whose tokenizer lacks its `<image>`;
+            messages that are none, `prompt` and `prompt_column` at once, either of them for a captioner, a chat model
+            that is an encoder-decoder or whose tokenizer is slow.
         TypeError: a caption that is not a string.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, equation 5 (Bootstrap-CL).
@@ -85,10 +111,15 @@ class ModelLoss(PairScorer):
     Example:
         >>> scorer = ModelLoss("output/vanilla-git")               # doctest: +SKIP
         >>> add_scores(data, scorer)["model_loss"][:]              # doctest: +SKIP
+        >>> scorer = ModelLoss("HuggingFaceTB/SmolVLM-256M-Instruct", reduction="mean")  # doctest: +SKIP
+        >>> add_scores(chats, scorer)["model_loss"][:]             # doctest: +SKIP
     """
 
     regions: RegionSource | None = None
     region_options: dict[str, Any] | None = None
+    sees_images: bool
+    template_digest: str | None
+    _not_found = False
 
     def __init__(
         self,
@@ -96,35 +127,76 @@ class ModelLoss(PairScorer):
         processor: str | None = None,
         reduction: Literal["sum", "mean"] = "sum",
         *,
-        max_length: int = 50,
+        max_length: int | None = None,
         batch_size: int = 32,
         revision: str | None = None,
-        image_column: str = IMAGE,
-        caption_column: str = CAPTION,
+        image_column: str | None = None,
+        caption_column: str | None = None,
+        prompt_column: str | None = None,
+        prompt: str | None = None,
+        turns: Turns = "all",
         regions: str | Path | RegionSource | None = None,
         region_options: dict[str, Any] | None = None,
         name: str = "model_loss",
         easy: Literal["low", "high"] = "low",
     ) -> None:
         validate_choice("reduction", reduction, ("sum", "mean"))
-        at_least(type(self).__name__, max_length=(max_length, 2))
-        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy)
+        validate_choice("turns", turns, ("all", "first", "last"))
+        at_least(type(self).__name__, max_length=(2 if max_length is None else max_length, 2))
+        if prompt is not None and prompt_column is not None:
+            raise ValueError("`prompt` and `prompt_column` were both given, and a response has one prompt. Leave one.")
+        model = str(model)
+        images, captions = (image_column or IMAGE), (caption_column or CAPTION)
+        config = _config(model, revision) if regions is None else None
+        self.reads_chats = config is not None and reads_chats(config)
+        if self.reads_chats:
+            images, captions = (image_column or IMAGES), (caption_column or MESSAGES)
+        super().__init__(model, revision, batch_size, images, captions, name, easy)
         self.reduction = reduction
         self.processor: str | None = None if processor is None else str(processor)
-        self.max_length = max_length
+        self.prompt_column, self.prompt, self.turns = prompt_column, prompt, turns
+        self.max_length = max_length if max_length is not None or self.reads_chats else 50
+        self.sees_images, self.template_digest = True, None
+        self._not_found = regions is None and config is None
+        if self.reads_chats:
+            self._set_chat_columns(config)
         if regions is not None:
             self.regions = open_regions(regions) if isinstance(regions, (str, Path)) else regions
             self.region_options = region_options
             # A store that was written again is another one under the same path.
             self.regions_digest: str = digest(json.dumps(self.regions.arguments(), sort_keys=True, default=str))
-            self.columns = (IMAGE_ID, caption_column)
+            self.columns = (IMAGE_ID, captions)
             self.decode_false = ()
+
+    def _set_chat_columns(self, config: Any) -> None:
+        where, revision = (self.model, self.revision) if self.processor is None else (self.processor, None)
+        parts = ChatParts.load(config, where, revision)
+        self.sees_images, self.template_digest = parts.processor is not None, parts.template_digest
+        images = (self.image_column,) if self.sees_images else ()
+        prompts = () if self.prompt_column is None else (self.prompt_column,)
+        self.columns, self.decode_false, self.group_by = (*images, self.caption_column, *prompts), images, None
+
+    def validate_columns(self) -> None:
+        """As in `Scorer`; a `FileNotFoundError` for a model that is not there, whose columns are not known."""
+        super().validate_columns()
+        if self._not_found:
+            from transformers import AutoConfig
+
+            load_pretrained(AutoConfig, self.model, self.revision)
 
     def arguments(self) -> dict[str, Any]:
         unused = ("regions", "region_options") if self.regions is None else ()
-        return {name: value for name, value in super().arguments().items() if name not in unused}
+        unused += () if self.reads_chats else _OF_CHATS
+        found = {name: value for name, value in super().arguments().items() if name not in unused}
+        return {**found, "part": "assistant", "template": self.template_digest} if self.reads_chats else found
 
-    def load(self, device: torch.device) -> LoadedCaptioner:
+    def load(self, device: torch.device) -> Any:
+        """A `ChatModel`, or a `LoadedCaptioner`."""
+        if self.reads_chats:
+            return ChatModel.load(self.model, self.revision, self.processor, self.max_length, device)
+        return self._load_captioner(device)
+
+    def _load_captioner(self, device: torch.device) -> LoadedCaptioner:
         from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, VisionEncoderDecoderModel
 
         from hf_curriculum.models.captioner import image_text
@@ -175,7 +247,13 @@ class ModelLoss(PairScorer):
         if placeholder is not None:
             raise ValueError(
                 f"{self.model!r} is a {kind}, which reads an image as placeholder tokens (`{placeholder}`) of a "
-                "prompt. Use a captioner: GIT, Flamingo, BLIP or a `VisionEncoderDecoderModel`."
+                "prompt, not regions. Leave `regions` out."
+            )
+        given = [name for name in _OF_CHATS if getattr(self, name) not in (None, "all")]
+        if given:
+            raise ValueError(
+                f"`{given[0]}` was given, but {self.model!r} is a {kind}, which reads captions, not conversations. "
+                "Leave it out, or name a chat model."
             )
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
             raise ValueError(
@@ -188,7 +266,21 @@ class ModelLoss(PairScorer):
         return replace(super().describe(column), trained_on=read_trained_on(self.model))
 
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
-        return self.pair_scores(batch, rank)
+        if not self.reads_chats:
+            return self.pair_scores(batch, rank)
+        passes = ChatPasses(self, batch, rank)
+        scores = self.chat_scores(passes)
+        passes.report()
+        return scores
+
+    def pass_key(self) -> tuple[Any, ...]:
+        """What two scorers have in common whose forward passes are the same."""
+        names = ("model", "revision", "processor", "template_digest", "max_length", "columns", *_OF_CHATS)
+        return tuple(getattr(self, name) for name in names)
+
+    def chat_scores(self, passes: ChatPasses) -> np.ndarray:
+        """Scores of a batch of conversations, float64 (rows,)."""
+        return passes.own().reduced(self.reduction)
 
     def read(self, stored: Any, loaded: LoadedCaptioner, opener: ImageOpener) -> dict[str, torch.Tensor] | None:
         from hf_curriculum.data.image_inputs import MissingFeaturesError
@@ -238,6 +330,16 @@ class ModelLoss(PairScorer):
                 is_image = ids == model.config.image_token_id
                 mask = mask * ((is_image.cumsum(1) > 0) & ~is_image)  # the prefix is not scored
         return reduced_losses(logits[:, :-1], ids[:, 1:], mask[:, 1:], self.reduction)
+
+
+def _config(model: str, revision: str | None) -> Any | None:
+    """The configuration of a model; None where there is no such model, which is said when its columns are needed."""
+    from transformers import AutoConfig
+
+    try:
+        return load_pretrained(AutoConfig, model, revision)
+    except FileNotFoundError:
+        return None
 
 
 def _prefix_logits(

@@ -32,6 +32,7 @@ from hf_curriculum.provenance import (
     validate_new_columns,
 )
 from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.shared_passes import share_passes
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ def add_scores(
 
 
 def as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
-    """The scorers as a list: each a `Scorer`, at least one, and no column written twice."""
+    """The scorers as a list: each a `Scorer`, at least one, no column written twice; those of one model together."""
     scorers = [scorers] if isinstance(scorers, Scorer) or not isinstance(scorers, Sequence) else list(scorers)
     for scorer in scorers:
         if not isinstance(scorer, Scorer):
@@ -124,7 +125,7 @@ def as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
         raise ValueError(f"Two scorers write `{twice[0]}`. Only one of them would be kept. Give one another `name=`.")
     if not written:
         raise ValueError("No scorer was given, so there is nothing to add. Pass at least one, like `NounCount()`.")
-    return scorers
+    return share_passes(scorers)
 
 
 def _validate_columns(found: Sequence[str], scorers: Sequence[Scorer], overwrite: bool) -> None:

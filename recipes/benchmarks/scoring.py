@@ -22,7 +22,12 @@ from pathlib import Path
 import torch
 from datasets.utils.logging import disable_progress_bar
 
-SECTIONS = {"clip": "scoring_clip", "text": "scoring_text", "concreteness": "scoring_concreteness"}
+SECTIONS = {
+    "clip": "scoring_clip",
+    "chats": "scoring_chats",
+    "text": "scoring_text",
+    "concreteness": "scoring_concreteness",
+}
 COLUMNS = ("what", "ours", "against", "ratio", "asked")
 
 

@@ -72,6 +72,21 @@ def test_score_without_options(scoring, tmp_path):
     assert not (tmp_path / "out.parts").exists()
 
 
+def test_a_model_goes_to_the_scores_that_need_one(scoring, tmp_path):
+    words = ["--scorer", "model_loss", "--scorer", "grounding", "--scorer", "response_length"]
+    words += ["--scorer", "clip_similarity", "--scorer", '{"type": "language_model_loss", "model": "theirs"}']
+    (tmp_path / "out.parts").mkdir()
+    done("score", "source", tmp_path / "out", *words, "--model", "ours")
+    [(given, _)] = scoring["score"].calls
+    loss, grounding, length, clip, language = given[1]
+    assert (loss.model, grounding.model, language.model) == ("ours", "ours", "theirs")
+    assert clip.model != "ours"
+    assert length.tokenizer is None
+    found = result("score", "source", tmp_path / "other", "--model", "ours")
+    assert found.exit_code == 2
+    assert "None of the scores needs one" in said(found)
+
+
 @pytest.mark.parametrize("command", ["score", "propose"])
 def test_splits_behind_other_data_are_refused_before_the_work(command, scoring, replaced, tmp_path):
     rows = Dataset.from_dict({**TEXTS, "image": [None] * 3})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 
+import chat_models as CHAT
 import numpy as np
 import tiny_models as TINY
 import torch
@@ -47,6 +48,10 @@ def rows(count=6):
         "visual_entropy": [float(number % 7) for number in range(count)],
         "language_model_loss": [float(number % 5) for number in range(count)],
         "image_embedding": [[1.0, float(picture)] for picture in images],
+        "messages": [
+            [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": WORDS[number % len(WORDS)]}]
+            for number in range(count)
+        ],
     }
 
 
@@ -61,6 +66,7 @@ FEATURES = Features(
         "visual_entropy": Value("float32"),
         "language_model_loss": Value("float32"),
         "image_embedding": List(Value("float32")),
+        "messages": List({"role": Value("string"), "content": Value("string")}),
     }
 )
 
@@ -84,6 +90,7 @@ MAKE = {
     "combined": lambda: SCORERS["combined"]({"visual_entropy": 1, "language_model_loss": 2}).fit(data()),
     "concreteness": lambda: SCORERS["concreteness"](k=1, min_count=1).fit(data()),
     "grounding": lambda: SCORERS["grounding"](TINY.git(), k=2).fit(data()),
+    "instruction_following_difficulty": lambda: SCORERS["instruction_following_difficulty"](CHAT.llama()),
     "language_model_loss": lambda: SCORERS["language_model_loss"](TINY.llama(), name="llama_loss"),
     "model_loss": lambda: SCORERS["model_loss"](TINY.git()),
     "object_mentions": lambda: SCORERS["object_mentions"](),
@@ -96,6 +103,7 @@ MODELS = {  # scorers that take the name of a model
     "class_probability": lambda name: SCORERS["class_probability"](name),
     "clip_similarity": lambda name: SCORERS["clip_similarity"](name),
     "grounding": lambda name: SCORERS["grounding"](name, k=2).fit(data()),
+    "instruction_following_difficulty": lambda name: SCORERS["instruction_following_difficulty"](name),
     "language_model_loss": lambda name: SCORERS["language_model_loss"](name),
     "model_loss": lambda name: SCORERS["model_loss"](name),
     "vilt_similarity": lambda name: SCORERS["vilt_similarity"](name),

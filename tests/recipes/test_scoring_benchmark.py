@@ -32,6 +32,14 @@ def test_the_section_of_clip(launch, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_section_of_chats(launch, tmp_path):
+    launch(DOOR, "--quick", "--sections", "chats", "--json", tmp_path / "rows.json")
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
+    assert [row["asked"] for row in rows] == ["≥ 0.9"] * 2
+    assert all(row["ratio"] > 0 and row["section"] == "chats" for row in rows)
+
+
+@pytest.mark.slow
 def test_a_section_that_is_not_there_is_named(launch):
     done = launch(DOOR, "--sections", "weather", check=False)
     assert done.returncode == 2

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import chat_models as CHAT
 import numpy as np
 import pytest
 import tiny_models as TINY
@@ -206,6 +207,31 @@ CASES |= {
         {"concreteness": [1.5, 2, 5 / 3, NAN, NAN, NAN]},
         rtol=1e-6,
     ),
+}
+
+SAID = ["A red ball.", "Two dogs run in the park.", None, " "]
+TALKS = [
+    [{"role": "user", "content": "What is it?"}, *([] if text is None else [{"role": "assistant", "content": text}])]
+    for text in SAID
+]
+
+
+def naive_difficulty(text):
+    """By one forward pass over the conversation, and one over the response."""
+    talk = [{"role": "user", "content": [{"text": "What is it?"}]}, {"role": "assistant", "content": [{"text": text}]}]
+    talk = [{**turn, "content": [{"type": "text", **part} for part in turn["content"]]} for turn in talk]
+    given, alone = (losses("llama", talk, [], [1]) for losses in (CHAT.losses_by_hand, CHAT.losses_alone_by_hand))
+    return np.mean(given) / np.mean(alone)
+
+
+CASES |= {
+    "instruction_following_difficulty": Case(
+        lambda: SCORERS["instruction_following_difficulty"](CHAT.llama()),
+        {"messages": TALKS},
+        {"instruction_following_difficulty": [*map(naive_difficulty, SAID[:2]), NAN, NAN]},
+        rtol=1e-5,
+    ),
+    "response_length": Case(SCORERS["response_length"], {"messages": TALKS}, {"response_length": [3, 6, NAN, NAN]}),
 }
 
 each = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

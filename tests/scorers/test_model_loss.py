@@ -11,10 +11,6 @@ from datasets.fingerprint import Hasher
 from transformers import (
     AutoModelForImageTextToText,
     AutoTokenizer,
-    CLIPVisionConfig,
-    LlamaConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
 )
 
 import hf_curriculum.models  # noqa: F401  (makes the library's captioners known to the Auto classes)
@@ -140,15 +136,6 @@ def test_models_that_are_not_there_or_of_another_kind():
         losses(ModelLoss(TINY.git(), "no/such-processor"))
     with pytest.raises(ValueError, match="has no `decoder_start_token_id`"):
         losses(ModelLoss(TINY.encoder_decoder(None)))
-    vocabulary = len(TINY.tokenizer())
-    config = LlavaConfig(
-        text_config=LlamaConfig(vocab_size=vocabulary, **TINY.WIDTH),
-        vision_config=CLIPVisionConfig(image_size=16, patch_size=8, **TINY.WIDTH),
-        image_token_index=4,
-    )
-    prompted = TINY.saved("llava", LlavaForConditionalGeneration(config), TINY.tokenizer(), make_image_processor(16))
-    with pytest.raises(ValueError, match="reads an image as placeholder tokens"):
-        losses(ModelLoss(prompted))
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class LanguageModelLoss(CaptionScorer):
         model.config.use_cache = False
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or self.max_length
         before = self._before(tokenizer)
-        self._validate_causal(model)
+        validate_causal(model, self.model)
         return _Loaded(model, tokenizer, before, min(self.max_length, positions))
 
     def _before(self, tokenizer: Any) -> list[int]:
@@ -114,18 +114,6 @@ class LanguageModelLoss(CaptionScorer):
             given = f"`first_token={self.first_token!r}` is not in the vocabulary of {self.model!r}"
             raise ValueError(f'{given}. Give one of its tokens, "bos" or "none".')
         return [known[self.first_token]]
-
-    def _validate_causal(self, model: Any) -> None:
-        import torch
-
-        pair = torch.tensor([[0, 1], [0, 2]], device=model.device)  # two texts with one beginning
-        with torch.inference_mode():
-            first, second = model(input_ids=pair).logits[:, 0]  # (vocabulary,) each
-        if not torch.allclose(first, second, rtol=1e-3, atol=1e-4):
-            raise ValueError(
-                f"{self.model!r} is no causal language model: a {type(model).__name__} sees the token that it has to "
-                "predict. Name a model that reads from left to right, such as GPT-2."
-            )
 
     def score_captions(self, captions: list[str], rank: int | None) -> np.ndarray:
         loaded = self.loaded(rank)
@@ -152,6 +140,20 @@ class LanguageModelLoss(CaptionScorer):
         with torch.inference_mode():
             logits = model(input_ids=ids, attention_mask=mask).logits  # (captions, tokens, vocabulary)
         return reduced_losses(logits[:, :-1], ids[:, 1:], mask[:, 1:], self.reduction)
+
+
+def validate_causal(model: Any, name: str) -> None:
+    """Raises for a model that sees the token that it has to predict."""
+    import torch
+
+    pair = torch.tensor([[0, 1], [0, 2]], device=model.device)  # two texts with one beginning
+    with torch.inference_mode():
+        first, second = model(input_ids=pair).logits[:, 0]  # (vocabulary,) each
+    if not torch.allclose(first, second, rtol=1e-3, atol=1e-4):
+        raise ValueError(
+            f"{name!r} is no causal language model: a {type(model).__name__} sees the token that it has to predict. "
+            "Name a model that reads from left to right, such as GPT-2."
+        )
 
 
 def padded(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
