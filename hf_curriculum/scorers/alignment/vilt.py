@@ -13,6 +13,7 @@ from transformers import ViltConfig, ViltModel
 from transformers.models.vilt.modeling_vilt import ViltPreTrainedModel
 
 from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.pretrained import PairScorer, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
@@ -56,10 +57,12 @@ class ViLTSimilarity(PairScorer):
         batch_size: pairs that run through the model at once.
         revision: of a repository.
         image_column: where the images are.
-        caption_column: where the captions are. Truncated to 40 tokens, counted in `num_truncated` and reported.
+        caption_column: where the captions or conversations are. Truncated to 40 tokens, counted in `num_truncated` and
+            reported.
         name: the column of logits.
         probability: the column of sigmoids; None to leave it out.
         easy: a high logit is easy by default.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
 
     Shapes:
         float32 (rows,) each; NaN for a caption that is missing, empty or blank, an image that cannot be decoded, and
@@ -69,7 +72,7 @@ class ViLTSimilarity(PairScorer):
         FileNotFoundError: there is no such model, or no file `matching_weights`.
         ValueError: unknown `head` or `easy`, a `batch_size` below 1, `matching_weights` for the retrieval head or
             without the head in them, a checkpoint that lacks the head that was asked for.
-        TypeError: a caption that is not a string.
+        TypeError: a cell that is neither a text nor a conversation.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.1, equation 3, and §4.1 (fine-tuned on COCO or Flickr30k); Kim et al. 2021
     (ViLT), §3.2. Which head the ViLT "without fine-tuning" of their Table 1 had is not stated.
@@ -94,9 +97,11 @@ class ViLTSimilarity(PairScorer):
         name: str = "vilt_similarity",
         probability: str | None = "vilt_probability",
         easy: Literal["low", "high"] = "high",
+        part: Part = "assistant",
+        turns: Turns = "all",
     ) -> None:
         validate_choice("head", head, ("retrieval", "matching", "match_row"))
-        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy)
+        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy, part, turns)
         if matching_weights is not None and head == "retrieval":
             raise ValueError(f'`matching_weights={matching_weights!r}` has no effect with `head="retrieval"`.')
         self.head = head
