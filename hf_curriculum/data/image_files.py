@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from itertools import chain, islice
@@ -23,7 +23,7 @@ import numpy as np
 import PIL
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Features, Image, Value, concatenate_datasets
+from datasets import Dataset, Features, Image, LargeList, List, Value, concatenate_datasets
 from datasets.table import MemoryMappedTable, concat_tables
 from tqdm.auto import tqdm
 
@@ -43,6 +43,26 @@ _VERDICTS = "unreadable.json"
 _FEW = 256  # fewer images are decoded sooner than processes start
 Stored = dict[str, Any]
 """An image with `decode=False`: `{"bytes": ..., "path": ...}`."""
+
+
+def stored_feature(feature: Any) -> Any:
+    """A feature with `decode=False` for the images, audio and video in it, at any depth."""
+    if getattr(feature, "decode", False):
+        return replace(feature, decode=False)
+    if isinstance(feature, (List, LargeList)):
+        return replace(feature, feature=stored_feature(feature.feature))
+    return {name: stored_feature(each) for name, each in feature.items()} if isinstance(feature, dict) else feature
+
+
+def with_stored(dataset: Dataset, column: str) -> Dataset:
+    """The data set with a column as with `decode=False`; nothing is read or written."""
+    feature = dataset.features[column]
+    stored = stored_feature(feature)
+    if stored == feature:
+        return dataset
+    if hasattr(stored, "decode_example"):
+        return dataset.cast_column(column, stored)
+    return replace_table(dataset, dataset.data, Features({**dataset.features, column: stored}))  # `cast` writes images
 
 
 def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[Stored | None]:

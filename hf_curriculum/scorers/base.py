@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from datasets.fingerprint import Hasher
 
-from hf_curriculum.columns import CAPTION, require_columns
+from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.conversations import ConversationError, Part, Turns, is_conversation, read_messages, text_of
 from hf_curriculum.data.regions.base import RegionSource
@@ -482,6 +482,83 @@ class CaptionScorer(Scorer):
     def score_captions(self, captions: list[str], rank: int | None) -> Sequence[float]:
         """The scores of captions that are not blank; `rank` is the worker process."""
         raise NotImplementedError(f"{type(self).__name__} does not define `score_captions`.")
+
+
+Aggregate = Literal["mean", "max", "min"]
+"""How the scores of a row's images become the row's."""
+
+
+class ImageScorer(Scorer):
+    """A score of images. Where rows have lists of images, `score` gets a row per image, and a row has their aggregate.
+
+    The images are the first of `columns`, and in `decode_false`. The other columns are repeated, and the images of one
+    row count as different ones, whatever its `image_id`. A row is NaN if it has no image, or one that has no score.
+
+    Example:
+        >>> class Width(ImageScorer):
+        ...     columns, name, decode_false = ("images",), "width", ("images",)
+        ...     def score(self, batch, rank):
+        ...         return [image.width for image in batch["images"]]
+        >>> from PIL import Image
+        >>> Width()({"images": [[Image.new("RGB", (2, 2)), Image.new("RGB", (4, 4))], []]})
+        {'width': array([ 3., nan], dtype=float32)}
+    """
+
+    aggregate: Aggregate = "mean"
+
+    def _set_aggregate(self, aggregate: Aggregate) -> None:
+        """How the scores of a row's images become the row's, as a constructor was given it; after the columns."""
+        validate_choice("aggregate", aggregate, get_args(Aggregate))
+        if aggregate != "mean" and not self._reads_images:
+            raise ValueError(
+                f"`aggregate={aggregate!r}` is of a row's images, and this {type(self).__name__} reads "
+                f"{' and '.join(self.columns)}, no images. Leave it out."
+            )
+        self.aggregate = aggregate
+
+    @property
+    def _reads_images(self) -> bool:
+        return self.columns[0] in self.decode_false
+
+    def __call__(self, batch: Mapping[str, Any], rank: int | None = None) -> dict[str, np.ndarray]:
+        cells = batch.get(self.columns[0], ()) if isinstance(batch, Mapping) and self._reads_images else ()
+        if not any(map(_is_list, cells)):
+            return super().__call__(batch, rank)
+        columns, rows = self._read(batch)
+        images = [list(cell) if _is_list(cell) else [cell] for cell in columns[self.columns[0]]]
+        of_row = np.repeat(np.arange(rows), [len(each) for each in images])  # (images,)
+        if self.group_by in columns:
+            columns[self.group_by] = [
+                None if _is_list(cell) else group
+                for cell, group in zip(columns[self.columns[0]], columns[self.group_by], strict=True)
+            ]
+        columns = {name: [values[row] for row in of_row] for name, values in columns.items()}
+        columns[self.columns[0]] = [image for each in images for image in each]
+        found = super().__call__(columns, rank)
+        return {name: _aggregated(scores, of_row, rows, self.aggregate) for name, scores in found.items()}
+
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        if self.aggregate == "mean" and (IMAGE in self.columns or not self._reads_images):  # one image, or none
+            arguments.pop("aggregate", None)
+        return arguments
+
+
+def _is_list(cell: Any) -> bool:
+    return isinstance(cell, (list, tuple)) or (isinstance(cell, np.ndarray) and cell.dtype == object)
+
+
+def _aggregated(scores: np.ndarray, of_row: np.ndarray, rows: int, aggregate: Aggregate) -> np.ndarray:
+    """Scores of images (images,), and the row of each → float32 (rows,), NaN without an image, or with a NaN."""
+    counts = np.bincount(of_row, minlength=rows)
+    reduce, start = (np.minimum, np.inf) if aggregate == "min" else (np.maximum, -np.inf)
+    found = np.full(rows, start)
+    with np.errstate(invalid="ignore"):  # NaN stays NaN, and 0 / 0 is one
+        if aggregate == "mean":
+            found = np.bincount(of_row, scores, rows) / counts
+        else:
+            reduce.at(found, of_row, scores)
+    return np.where(counts == 0, np.nan, found).astype(np.float32)
 
 
 def corpus_batches(

@@ -28,7 +28,7 @@ from hf_curriculum.scorers.alignment.clip_backends import (
     parse_name,
     weights_digest,
 )
-from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.base import Aggregate, ImageScorer
 from hf_curriculum.scorers.pretrained import folder_digest, one_thread_in_workers, report_truncated
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
@@ -54,7 +54,7 @@ class _Vectors(NamedTuple):
     index: np.ndarray
 
 
-class CLIPSimilarity(Scorer):
+class CLIPSimilarity(ImageScorer):
     """Cosine of image and caption in the embedding space of a CLIP, neither scaled nor clipped at zero.
 
     Each image of a batch is encoded once for all rows that share its `image_id`, and each distinct caption once.
@@ -74,17 +74,18 @@ class CLIPSimilarity(Scorer):
         revision: of a repository of `transformers`.
         batch_size: images, or captions, that run through a tower at once.
         dtype: of weights and activations, "float32", "float16" or "bfloat16"; cosines are taken in float32.
-        image_column: where the images are.
+        image_column: where the images are, one or a list of them in a row.
         caption_column: where the captions or conversations are, truncated to the model's context, which is reported.
         image_embedding: a column with the images' embeddings (a list of numbers per row), read instead of images.
         text_embedding: a column with the captions' embeddings, read instead of captions.
         name: the column to write.
         easy: a high cosine is easy by default.
         part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
+        aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
         float32 (rows,), from -1 to 1; NaN for a caption that is missing, empty or blank, an image that cannot be
-        decoded, and an embedding that is missing, zero or not finite.
+        decoded, a list without images or with such a one, and an embedding that is missing, zero or not finite.
 
     Raises:
         FileNotFoundError: there is no such model.
@@ -126,6 +127,7 @@ class CLIPSimilarity(Scorer):
         easy: Literal["low", "high"] = "high",
         part: Part = "assistant",
         turns: Turns = "all",
+        aggregate: Aggregate = "mean",
     ) -> None:
         validate_choice("backend", backend, (None, "transformers", "open_clip"))
         validate_choice("dtype", dtype, ("float32", "float16", "bfloat16"))
@@ -145,6 +147,7 @@ class CLIPSimilarity(Scorer):
         columns = (image_embedding or image_column, text_embedding or caption_column)
         self._set_columns(columns, name, easy, decode_false=() if image_embedding else (image_column,))
         self._set_part(part, turns)
+        self._set_aggregate(aggregate)
         self.group_by = None if image_embedding else IMAGE_ID
         if image_embedding is None or text_embedding is None:
             self._resolve()

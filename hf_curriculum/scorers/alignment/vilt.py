@@ -15,6 +15,7 @@ from transformers.models.vilt.modeling_vilt import ViltPreTrainedModel
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
+from hf_curriculum.scorers.base import Aggregate, ImageScorer
 from hf_curriculum.scorers.pretrained import PairScorer, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
 
@@ -35,7 +36,7 @@ class _Loaded(NamedTuple):
     prefix: str = ""
 
 
-class ViLTSimilarity(PairScorer):
+class ViLTSimilarity(ImageScorer, PairScorer):
     """Image-text matching logit of a ViLT, and its sigmoid.
 
     Sort by the logit: the sigmoid has the same order, but saturates, so that in float32 many examples tie at 1. It is
@@ -56,17 +57,18 @@ class ViLTSimilarity(PairScorer):
             because the usual conversions of the pretrained ViLT dropped them: the original checkpoint has them.
         batch_size: pairs that run through the model at once.
         revision: of a repository.
-        image_column: where the images are.
+        image_column: where the images are, one or a list of them in a row.
         caption_column: where the captions or conversations are. Truncated to 40 tokens, counted in `num_truncated` and
             reported.
         name: the column of logits.
         probability: the column of sigmoids; None to leave it out.
         easy: a high logit is easy by default.
         part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
+        aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
-        float32 (rows,) each; NaN for a caption that is missing, empty or blank, an image that cannot be decoded, and
-        one so long and thin that a side has no pixel after resizing.
+        float32 (rows,) each; NaN for a caption that is missing, empty or blank, an image that cannot be decoded, one
+        so long and thin that a side has no pixel after resizing, and a list without images or with such a one.
 
     Raises:
         FileNotFoundError: there is no such model, or no file `matching_weights`.
@@ -99,9 +101,11 @@ class ViLTSimilarity(PairScorer):
         easy: Literal["low", "high"] = "high",
         part: Part = "assistant",
         turns: Turns = "all",
+        aggregate: Aggregate = "mean",
     ) -> None:
         validate_choice("head", head, ("retrieval", "matching", "match_row"))
         super().__init__(model, revision, batch_size, image_column, caption_column, name, easy, part, turns)
+        self._set_aggregate(aggregate)
         if matching_weights is not None and head == "retrieval":
             raise ValueError(f'`matching_weights={matching_weights!r}` has no effect with `head="retrieval"`.')
         self.head = head
