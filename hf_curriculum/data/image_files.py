@@ -67,9 +67,16 @@ def with_stored(dataset: Dataset, column: str) -> Dataset:
 
 def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[Stored | None]:
     """The images of a data set with `decode=False`, row by row."""
-    images = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
+    yield from (image for images in _stored_in_rows(dataset, column) for image in images)
+
+
+def _stored_in_rows(dataset: Dataset, column: str) -> Iterator[list[Stored | None]]:
+    """The images of each row: one, or those of its list."""
+    several = isinstance(dataset.features[column], (List, LargeList))
+    images = dataset.select_columns([column]).with_format(None)
+    images = with_stored(images, column) if several else images.cast_column(column, Image(decode=False))
     for batch in images.iter(100):
-        yield from batch[column]
+        yield from (cell or [] if several else [cell] for cell in batch[column])
 
 
 def image_key(image: Stored | None) -> str:
@@ -149,6 +156,8 @@ def stored_files(dataset: Dataset, column: str = IMAGE) -> list[ArrowRows] | Non
     """The Arrow files with the bytes of all images, where most of their rows are asked for; None for other data."""
     blocks = getattr(dataset.data, "blocks", [[dataset.data]])
     files = [_file_of(table, column) for tables in blocks for table in tables if column in table.column_names]
+    if isinstance(dataset.features[column], (List, LargeList)):
+        return None
     if not files or None in files or len(dataset) < sum(file.rows for file in set(files)) / 2:
         return None
     return None if any(True for _ in named_files(dataset, [column])) else files
@@ -232,12 +241,13 @@ def drop_unreadable_images(
     num_proc: int | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> dict[str, Dataset]:
-    """The splits without the rows whose image cannot be decoded."""
+    """The splits without the rows one of whose images cannot be decoded."""
     kept, unreadable = dict(splits), {}
     for split, dataset in splits.items():
         files = stored_files(dataset, column)
         if files is None:
-            keys = [image_key(image) for image in stored_images(dataset, column)]
+            of_rows = [list(map(image_key, images)) for images in _stored_in_rows(dataset, column)]
+            keys = [key for row in of_rows for key in row]
             stamps = (f"{key}\0{_stamp(key)}\n" for key in dict.fromkeys(keys))
             known = _cached(digest(f"{PIL.__version__} {max_pixels}\n", *stamps, size=12), _VERDICTS)
             reasons = _verdicts(known, _distinct(keys, stored_images(dataset, column)), num_proc, max_pixels)
@@ -251,6 +261,9 @@ def drop_unreadable_images(
         parts = [pa.array(keys)] if files is None else _stored_keys(dataset, files)
         bad = pa.array(list(reasons))
         readable = np.concatenate([~pc.is_in(part, bad).to_numpy(zero_copy_only=False) for part in parts])
+        if files is None:
+            rows = np.repeat(np.arange(len(dataset)), [len(row) for row in of_rows])
+            readable = np.bincount(rows, ~readable, len(dataset)) == 0
         if not readable.any():
             raise ValueError(
                 f"None of the {len(reasons)} images of the split {split!r} can be read. The first: "
