@@ -116,3 +116,23 @@ def text_of(messages: Sequence[Message], part: Part = "assistant", turns: Turns 
     chosen = [message for message in messages if part in ("all", message.role)]
     chosen = {"all": chosen, "first": chosen[:1], "last": chosen[-1:]}[turns]
     return "\n".join(text for message in chosen if (text := message.text))
+
+
+def transcript(cell: Any) -> str:
+    """A row's conversation for people to read: a line per message, `[image]` where an image stands.
+
+    Args:
+        cell: as `read_messages` reads it; one that cannot be read is shown as it is.
+
+    Example:
+        >>> transcript([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}])
+        'user: [image] What is it?'
+    """
+    try:
+        messages = read_messages(cell or [])
+    except ConversationError:
+        return str(cell)
+    said = [
+        [part for part in ("[image]" if part is None else part for part in each.parts) if part] for each in messages
+    ]
+    return "\n".join(f"{each.role}: {' '.join(parts)}" for each, parts in zip(messages, said, strict=True))

@@ -79,6 +79,12 @@ def _stored_in_rows(dataset: Dataset, column: str) -> Iterator[list[Stored | Non
         yield from (cell or [] if several else [cell] for cell in batch[column])
 
 
+def list_lengths(dataset: Dataset, column: str) -> np.ndarray:
+    """How many items a row's list has, int64 (rows,); 0 without a list."""
+    lengths = pc.fill_null(pc.list_value_length(dataset.data.column(column)), 0).to_numpy().astype(np.int64)
+    return lengths if dataset._indices is None else lengths[dataset._indices.column(0).to_numpy()]
+
+
 def image_key(image: Stored | None) -> str:
     """Identifies an image without opening files: the digest of its bytes, or its path."""
     if image is None or (image["bytes"] is None and image["path"] is None):
@@ -221,16 +227,24 @@ def _mapped_ids(file: ArrowRows) -> MemoryMappedTable:
 
 
 def _ids_one_by_one(dataset: Dataset, column: str) -> pa.Array:
+    ids = tqdm(content_ids(dataset, column), "Deriving image ids", len(dataset), delay=2, disable=None)
+    return pa.array([image_id for of_row in ids for image_id in of_row], pa.string())
+
+
+def content_ids(dataset: Dataset, column: str) -> Iterator[list[str]]:
+    """The digest of the file of each row's image, or of those of its list; of missing files, that of the address."""
     known: dict[str, str] = {}  # each file is read once, however many captions it has
-    ids = []
-    images = stored_images(dataset, column)
-    for image in tqdm(images, "Deriving image ids", len(dataset), delay=2, disable=None):
-        key = image_key(image)
-        if key not in known:
-            is_key = image is None or image["bytes"] is not None
-            known[key] = key if is_key else _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
-        ids.append(known[key])
-    return pa.array(ids, pa.string())
+    for images in _stored_in_rows(dataset, column):
+        ids = []
+        for image in images:
+            key = image_key(image)
+            if key not in known:
+                is_key = image is None or image["bytes"] is not None
+                known[key] = (
+                    key if is_key else _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
+                )
+            ids.append(known[key])
+        yield ids
 
 
 def drop_unreadable_images(

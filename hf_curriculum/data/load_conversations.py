@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, Image, LargeList, List, Value
 
-from hf_curriculum.columns import IMAGE, IMAGES, MESSAGES, require_columns
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGES, MESSAGES, require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.conversations import ConversationError, Message, read_messages
-from hf_curriculum.data.image_files import with_stored
+from hf_curriculum.data.image_files import list_lengths, with_stored
 from hf_curriculum.data.images import MAX_PIXELS
-from hf_curriculum.data.readers.columns import image_paths
+from hf_curriculum.data.readers.columns import image_paths, names_captions
 from hf_curriculum.data.readers.files import content_of
 from hf_curriculum.data.readers.folder import SPLIT_FOLDERS
 from hf_curriculum.data.readers.outside_files import validate_inside
@@ -33,7 +33,7 @@ from hf_curriculum.data.request import (
     one_or_all,
     validate_unused,
 )
-from hf_curriculum.data.text import ending
+from hf_curriculum.data.text import ending, open_text
 from hf_curriculum.provenance import append_columns, read_column, replace_table
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -142,17 +142,55 @@ def _json_files(path: Path) -> dict[str, Path]:
     """Split → file of JSON; none where `datasets` reads the path."""
     if path.is_file():
         return {UNSPLIT: path} if ending(path).lower() in (".json", ".jsonl") else {}
-    if is_saved(path) or any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*")):
+    if is_saved(path):
         return {}
     found = sorted(file for file in path.iterdir() if ending(file).lower() in (".json", ".jsonl") and file.is_file())
+    found = [file for file in found if not file.name.startswith("dataset_info")]  # datasets' own
     if len(found) == 1:
         return {UNSPLIT: found[0]}
     splits = {SPLIT_FOLDERS.get(file.name.partition(".")[0].lower()): file for file in found}
-    if not found or None in splits or len(splits) < len(found):
-        names = [file.name for file in found] if found else sorted(entry.name for entry in path.iterdir())[:10]
-        why = "and it is not known which is meant: name it" if found else "of which it recognises nothing"
-        raise ValueError(f"load_conversations was given {path}, which holds {names}, {why}. {_RULES}")
-    return splits
+    if found and None not in splits and len(splits) == len(found):
+        return splits
+    if not found and any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*")):
+        return {}
+    names = [file.name for file in found] if found else sorted(entry.name for entry in path.iterdir())[:10]
+    why = "and it is not known which is meant: name it" if found else "of which it recognises nothing"
+    raise ValueError(f"load_conversations was given {path}, which holds {names}, {why}. {_RULES}")
+
+
+_FIRST = 1 << 20  # characters of a file of JSON in which its first row ends
+
+
+def json_fields(path: Path) -> list[str] | None:
+    """The fields of the first row of a file of JSON, or of the one in a folder; None where it holds something else."""
+    try:
+        files = _json_files(path)
+    except ValueError:
+        return None
+    for file in files.values():
+        with open_text(file) as opened:
+            text = opened.read(_FIRST).lstrip().removeprefix("[").lstrip()
+        try:
+            first, _ = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return None
+        return list(first) if isinstance(first, dict) else None
+    return None
+
+
+def find_conversations(fields: Sequence[str], columns: Mapping[str, Any] | None = None) -> dict[str, str] | None:
+    """The `columns` of `load_conversations` for data with these fields; None where they hold captions, or neither."""
+    named = dict(columns or {})
+    if {MESSAGES, PROMPT, COMPLETION} & set(named):
+        return named
+    if isinstance(named.get(CAPTION), str) and named[CAPTION] in fields and named[CAPTION] in ALIASES[MESSAGES]:
+        named[MESSAGES] = named.pop(CAPTION)
+        return {IMAGES if name == IMAGE else name: theirs for name, theirs in named.items()}
+    if CAPTION in named or names_captions(fields):
+        return None
+    if find_alias(fields, ALIASES[MESSAGES]) or any(set(pair) <= set(fields) for pair in PAIRS):
+        return {IMAGES if name == IMAGE else name: theirs for name, theirs in named.items()}
+    return None
 
 
 @dataclass(frozen=True)
@@ -335,8 +373,7 @@ def _from_dataset(dataset: Dataset, request: Request) -> Dataset:
         dataset = dataset.remove_columns(form.images)
     elif form.images is not None:
         dataset = _with_lists(dataset.rename_columns({form.images: IMAGES}), request)
-        lengths = pc.fill_null(pc.list_value_length(dataset.data.column(IMAGES)), 0).to_numpy().astype(np.int64)
-        counts = lengths if dataset._indices is None else lengths[dataset._indices.column(0).to_numpy()]
+        counts = list_lengths(dataset, IMAGES)
     reader = _Conversations(form, counts, alone)
     inputs = dataset.select_columns(list(form.texts))
     for name in form.texts:

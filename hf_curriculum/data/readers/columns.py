@@ -100,6 +100,11 @@ def caption_columns(columns: Columns | None, found: Sequence[str]) -> list[str]:
     return [CAPTION] if isinstance(named, str) or len(named) == 1 else list(named)
 
 
+def names_captions(found: Sequence[str]) -> bool:
+    """Whether one of these columns is called as captions are."""
+    return bool(find_alias(found, ALIASES[CAPTION]) or numbered_captions(found))
+
+
 def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
     renamed = {theirs: ours for theirs, ours in renamed.items() if theirs != ours}
     overwritten = [ours for ours in renamed.values() if ours in dataset.column_names and ours not in renamed]
