@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +64,7 @@ with one of the columns {", ".join(ALIASES[MESSAGES])}: lists of messages with `
 def load_conversations(
     source: str | Path | Dataset | DatasetDict,
     *,
-    images: str | Path | bool | None = None,
+    images: str | Path | Literal[False] | None = None,
     columns: Mapping[str, str] | None = None,
     split: str | None = None,
     check_images: bool = True,
@@ -117,8 +117,6 @@ def load_conversations(
         >>> data = load_conversations("llava_instruct_150k.json", images="train2017")  # doctest: +SKIP
         >>> data = load_conversations("HuggingFaceM4/the_cauldron", name="vqav2")      # doctest: +SKIP
     """
-    if images is True:
-        raise ValueError("`images=True` was given. Name the folder of images, or leave it out to look for them.")
     known = (MESSAGES, IMAGES, PROMPT, COMPLETION)
     if unknown := [name for name in columns or {} if name not in known]:
         raise ValueError(f"`columns` has the keys {unknown}. It maps our names {known} to those of the data.")

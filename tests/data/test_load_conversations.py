@@ -263,8 +263,6 @@ def test_wrong_arguments(tmp_path, llava):
     data = Dataset.from_dict({"messages": [CHAT]})
     with pytest.raises(ValueError, match=r"`columns` has the keys \['text'\]"):
         load_conversations(data, columns={"text": "messages"})
-    with pytest.raises(ValueError, match=r"`images=True` was given"):
-        load_conversations(data, images=True)
     with pytest.raises(ValueError, match=r"`messages` is not in the data, .*--column messages="):
         load_conversations(Dataset.from_dict({"caption": ["a"]}))
     with pytest.raises(ValueError, match=r"\{'images': 'x'\} would have no effect: the data has no column images or"):
