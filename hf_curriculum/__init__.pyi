@@ -58,6 +58,7 @@ from hf_curriculum.evaluation.generate import generate_captions as generate_capt
 from hf_curriculum.data.grouping import group_captions as group_captions
 from hf_curriculum.data.captions import hold_out as hold_out
 from hf_curriculum.data.load import load_captioned as load_captioned
+from hf_curriculum.data.load_conversations import load_conversations as load_conversations
 from hf_curriculum.scored_data import load_scored as load_scored
 from hf_curriculum.scoring.join import load_scores as load_scores
 from hf_curriculum.data.processors import make_image_processor as make_image_processor

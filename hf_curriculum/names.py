@@ -29,6 +29,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "data.collators": ("CaptionCollator",),
     "data.grouping": ("group_captions",),
     "data.load": ("load_captioned",),
+    "data.load_conversations": ("load_conversations",),
     "data.processors": ("make_image_processor",),
     "data.tokenizer": ("train_wordpiece",),
     "evaluation.generate": ("generate_captions",),

@@ -21,7 +21,7 @@ from hf_curriculum.cli.common import (
     suggest,
     typed_again,
 )
-from hf_curriculum.config import read_config
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
 from hf_curriculum.names import SCORERS
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ _Source = Annotated[
     str,
     typer.Argument(
         help="A folder of images with a .csv, .tsv or .jsonl in it (columns file_name and caption, or caption0, "
-        "caption1, ...), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub."
+        "caption1, ...), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub. Conversations "
+        "(LLaVA's, ShareGPT's, TRL's) are found by themselves."
     ),
 ]
 _Output = Annotated[Path | None, typer.Argument(help="Folder for the scored data set.")]
@@ -73,13 +74,20 @@ _Images = Annotated[
 _Column = Annotated[
     list[str] | None,
     typer.Option(
-        help="What a column of the data is called, OURS=THEIRS: `caption=text`, `image=photo`, `image_id=id`. May be "
-        "repeated; captions in several columns are `caption=first,second`."
+        help="What a column of the data is called, OURS=THEIRS: `caption=text`, `image=photo`, `image_id=id`, "
+        "`messages=chat`. May be repeated; captions in several columns are `caption=first,second`."
     ),
 ]
 _CheckImages = Annotated[bool, typer.Option(help="Decode each image first, and leave out rows that cannot be read.")]
 _DropEmpty = Annotated[
     bool, typer.Option("--drop-empty", help="Leave out rows with an empty caption, and count them.")
+]
+_Part = Annotated[
+    Literal["assistant", "user", "system", "all"] | None,
+    typer.Option(help="Whose messages of a conversation scorers of text read: `assistant`, if not given."),
+]
+_Turns = Annotated[
+    Literal["all", "first", "last"] | None, typer.Option(help="Which of these messages: `all`, if not given.")
 ]
 _AllowOutside = Annotated[
     bool, typer.Option("--allow-outside", help="Read images outside of SOURCE and --images that it names or links to.")
@@ -104,6 +112,8 @@ def score_command(
     output: _Output = None,
     scorer: _Scorers = ["noun_count"],  # noqa: B006
     model: _Model = None,
+    part: _Part = None,
+    turns: _Turns = None,
     per_image: _PerImage = None,
     fit_on: _FitOn = None,
     hold_out: _HoldOut = None,
@@ -122,7 +132,7 @@ def score_command(
     overwrite: Annotated[bool, typer.Option(help="Replace an output and score columns that exist.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add score columns to captioned images and save them with their provenance.
+    """Add score columns to captioned images, or to conversations, and save them with their provenance.
 
     An interrupted run goes on with what is missing when the same command is given again.
 
@@ -131,14 +141,14 @@ def score_command(
     result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
     """
     from hf_curriculum.data.captions import drop_empty_captions
-    from hf_curriculum.data.load import load_captioned
     from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
 
     aim = output or side_file
     if aim is None:
         raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
-    scorers = _scorers_from(scorer, model)
+    read = {name: value for name, value in (("part", part), ("turns", turns), ("model", model)) if value is not None}
+    scorers = _scorers_from(scorer, read, fit_on)
     folder = parts or aim.with_name(f"{aim.name}.parts")
     rank, world_size = launched()
     if not overwrite and (output / "scores.json" if output else side_file).exists():
@@ -147,16 +157,14 @@ def score_command(
         return
     if output is not None:
         validate_output(output)
-    if fit_on is not None and not any(made.needs_fit for made in scorers):
-        raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     reading = {"images": False if images == "none" else images, "check_images": check_images}
     reading |= {"allow_outside": allow_outside, "download": download, "objects": objects}
     hide_bars_unless_watched()
-    data = load_captioned(source, columns=column_mapping(column), num_proc=num_proc, **reading)
+    data, instead = _load(source, scorers, {"columns": column_mapping(column), "num_proc": num_proc, **reading})
+    scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
     if drop_empty:
-        data = drop_empty_captions(data)
-    if hold_out is not None:
-        data = _hold_out(data, hold_out)
+        data = drop_empty_captions(data, instead.get(CAPTION, CAPTION))
+    data = data if hold_out is None else _hold_out(data, hold_out)
     if output is not None:
         validate_splits(data, output)
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
@@ -170,28 +178,63 @@ def score_command(
         shutil.rmtree(folder)
 
 
-def _scorers_from(given: list[str], model: str | None) -> list[Scorer]:
+def _scorers_from(given: list[str], values: Mapping[str, str], fit_on: str | None = None) -> list[Scorer]:
+    """The scorers; `values` of parameters, or in place of a default, stand where a scorer says nothing itself."""
+    from hf_curriculum.config import read_config
     from hf_curriculum.scorers.base import Scorer
     from hf_curriculum.scorers.registry import import_named, scorer_from
 
+    scorers, taken = [], set()
     try:
         for name in given:
             import_named(name, SCORERS, Scorer)
-        mappings = [read_config(name, "scorer", SCORERS) for name in given]
-        needing = [each for each in mappings if model is not None and _needs_model(each)]
-        for mapping in needing:
-            mapping["model"] = model
-        if model is not None and not needing:
-            raise typer.BadParameter("None of the scores needs one. Leave it out.", param_hint="--model")
-        return [scorer_from(mapping) for mapping in mappings]
+        for name in given:
+            mapping = read_config(name, "scorer", SCORERS)
+            for parameter, about in inspect.signature(SCORERS[mapping["type"]]).parameters.items():
+                key = parameter if parameter in values else about.default
+                if not isinstance(key, str) or key not in values:
+                    continue
+                if parameter == "model" and ("model" in mapping or about.default is not about.empty):
+                    continue  # it has one of its own
+                mapping.setdefault(parameter, values[key])
+                taken.add(key)
+            scorers.append(scorer_from(mapping))
     except (ValueError, TypeError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error), param_hint="--scorer") from error
+    for name in ("part", "turns"):
+        if name in values and name not in taken:
+            raise typer.BadParameter(
+                "None of the scorers reads what somebody says. Leave it out.", param_hint=f"--{name}"
+            )
+    if "model" in values and "model" not in taken:
+        raise typer.BadParameter("None of the scores needs one. Leave it out.", param_hint="--model")
+    if fit_on is not None and not any(made.needs_fit for made in scorers):
+        raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
+    return scorers
 
 
-def _needs_model(mapping: Mapping[str, Any]) -> bool:
-    """Whether a scorer needs a model, and was given none."""
-    about = inspect.signature(SCORERS[mapping["type"]]).parameters.get("model")
-    return about is not None and about.default is about.empty and "model" not in mapping
+def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[Dataset | DatasetDict, dict[str, str]]:
+    """The data, and the columns of conversations that stand for those of captions; other data is as it is."""
+    from hf_curriculum.data.load import fields_of, load_captioned
+    from hf_curriculum.data.load_conversations import find_conversations, load_conversations
+    from hf_curriculum.data.readers.columns import names_captions
+    from hf_curriculum.data.request import Request, one_or_all
+
+    fields = fields_of(source)
+    columns = None if fields is None else find_conversations(fields, reading["columns"])
+    of_captions = {name: reading[name] for name in ("download", "objects")}
+    if columns is not None:
+        if given := [name for name, value in of_captions.items() if value]:
+            raise typer.BadParameter("The data holds conversations. Leave it out.", param_hint=f"--{given[0]}")
+        reading = {name: value for name, value in reading.items() if name not in of_captions}
+        return load_conversations(source, **{**reading, "columns": columns}), {CAPTION: MESSAGES, IMAGE: IMAGES}
+    read = {name for made in scorers for name in made.columns} - {name for made in scorers for name in made.outputs}
+    if fields is None or reading["columns"] or names_captions(fields) or not read <= set(fields):
+        return load_captioned(source, **reading), {}
+    request = Request("load_captioned", source, allow_outside=reading["allow_outside"])
+    splits = request.load(None)
+    request.validate_named_files(splits)
+    return one_or_all(splits), {}
 
 
 def _score(
@@ -220,7 +263,8 @@ def _hold_out(data: Dataset | DatasetDict, share: float) -> DatasetDict:
             "yet. Leave it out.",
             param_hint="--hold-out",
         )
-    return DatasetDict({**splits, **hold_out(splits["train"], share)})
+    by_image = {IMAGE_ID, IMAGES} & set(splits["train"].column_names)
+    return DatasetDict({**splits, **hold_out(splits["train"], share, by="image" if by_image else "row")})
 
 
 def column_mapping(given: list[str] | None) -> dict[str, str | list[str]] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +15,9 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Value
 from xxhash import xxh3_64_intdigest
 
-from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
+from hf_curriculum.columns import CAPTION, IMAGE_ID, IMAGES, MESSAGES, require_columns
+from hf_curriculum.data.conversations import ConversationError, read_messages, text_of
+from hf_curriculum.data.image_files import content_ids
 from hf_curriculum.rng import hash64, mix64
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -113,6 +116,8 @@ def count_empty_captions(dataset: Dataset, column: str = CAPTION) -> int:
 def drop_empty_captions(dataset: Dataset | DatasetDict, column: str = CAPTION) -> Dataset | DatasetDict:
     """The data without rows whose caption is missing or blank. Their number is logged, with a few of them.
 
+    Of conversations (`column="messages"`) those rows go in which nobody says anything.
+
     Raises:
         ValueError: there is no such column, it does not hold texts, or no row has a caption.
 
@@ -143,14 +148,25 @@ def _has_caption(dataset: Dataset, column: str) -> np.ndarray:
         reader="It is looked through for empty captions.",
         remedy="Name another column.",
     )
-    if not holds_text(dataset, column):
+    said = _said if column == MESSAGES else None
+    if said is None and not holds_text(dataset, column):
         raise ValueError(
             f"`{column}` holds {dataset.features[column]}, and one text per row is needed. `expand_captions(dataset)` "
             "makes one row of each caption."
         )
     batches = dataset.select_columns([column]).with_format(None).iter(10_000)
-    captions = (caption for batch in batches for caption in batch[column])
+    captions = (said(cell) if said else cell for batch in batches for cell in batch[column])
     return np.fromiter((caption is not None and caption.strip() != "" for caption in captions), bool, len(dataset))
+
+
+def _said(cell: Any) -> str | None:
+    """All that is said in a conversation; None where it cannot be read."""
+    if cell is None or isinstance(cell, str):
+        return cell
+    try:
+        return text_of(read_messages(cell), "all")
+    except ConversationError:
+        return None
 
 
 def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int = 0) -> DatasetDict:
@@ -161,7 +177,8 @@ def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int 
     the number of captions matters. Rows keep their order.
 
     Args:
-        dataset: one row per image-caption pair.
+        dataset: one row per image-caption pair, or per conversation. Conversations without `image_id` are of one image
+            where their `images` are the same ones; one without images is a unit by itself.
         fraction: share of the images (or rows) to hold out, between 0 and 1. The number is rounded, half to even, and
             is at least 1.
         by: `"image"`: all captions of an image fall on one side. `"row"`: captions are held out one by one, as the
@@ -206,6 +223,9 @@ def _number_of_id(image_id: str, seed: int) -> int:
 
 def _image_numbers(dataset: Dataset, seed: int) -> np.ndarray:
     """A number per row that follows from its image's id and the seed: uint64 (rows,), few ids in memory at a time."""
+    if IMAGE_ID not in dataset.column_names and IMAGES in dataset.column_names:
+        keys = (json.dumps(images or [row]) for row, images in enumerate(content_ids(dataset, IMAGES)))
+        return np.array([_number_of_id(key, seed) for key in keys], np.uint64)
     require_columns(
         dataset.column_names,
         [IMAGE_ID],

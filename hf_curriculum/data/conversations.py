@@ -37,6 +37,17 @@ class ConversationError(ValueError):
     """Why a row's conversation cannot be read."""
 
 
+def is_conversation(cell: Any) -> bool:
+    """Whether a cell is a list of messages, by its outer form: an empty list is one."""
+    if isinstance(cell, Mapping):
+        return isinstance(cell.get("role"), (list, tuple)) and isinstance(cell.get("content"), (list, tuple))
+    return isinstance(cell, (list, tuple)) and (not cell or any(map(_is_message, cell)))
+
+
+def _is_message(item: Any) -> bool:
+    return isinstance(item, Mapping) and {"role", "content"} <= set(item)
+
+
 def read_messages(cell: Any) -> list[Message]:
     """The messages of one row.
 
@@ -54,15 +65,17 @@ def read_messages(cell: Any) -> list[Message]:
     if isinstance(cell, Mapping) and {"role", "content"} <= set(cell):
         if not isinstance(cell["role"], (list, tuple)):
             raise ConversationError("it is one message, and a list of messages is needed")
-        pairs = zip(cell["role"], cell["content"], strict=True)
-        cell = [{"role": role, "content": content} for role, content in pairs]
+        roles, contents = cell["role"], cell["content"]
+        if not isinstance(contents, (list, tuple)) or len(roles) != len(contents):
+            raise ConversationError("its roles and its contents are not equally many")
+        cell = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
     if not isinstance(cell, Sequence) or isinstance(cell, (str, bytes)):
         raise ConversationError(f"it is {kind_of(cell)}, and a list of messages with `role` and `content` is needed")
     return [_message(number, message) for number, message in enumerate(cell)]
 
 
 def _message(number: int, message: Any) -> Message:
-    if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+    if not _is_message(message):
         raise ConversationError(
             f"message {number} is {str(message)[:60]!r}, and a mapping with `role` and `content` is needed"
         )
@@ -80,7 +93,7 @@ def _part(number: int, part: Any) -> str | None:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind == "text":
+    if kind == "text" and isinstance(part.get("text"), (str, type(None))):
         return part.get("text") or ""
     if kind in ("image", "image_url"):
         return None
@@ -103,3 +116,23 @@ def text_of(messages: Sequence[Message], part: Part = "assistant", turns: Turns 
     chosen = [message for message in messages if part in ("all", message.role)]
     chosen = {"all": chosen, "first": chosen[:1], "last": chosen[-1:]}[turns]
     return "\n".join(text for message in chosen if (text := message.text))
+
+
+def transcript(cell: Any) -> str:
+    """A row's conversation for people to read: a line per message, `[image]` where an image stands.
+
+    Args:
+        cell: as `read_messages` reads it; one that cannot be read is shown as it is.
+
+    Example:
+        >>> transcript([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}])
+        'user: [image] What is it?'
+    """
+    try:
+        messages = read_messages(cell or [])
+    except ConversationError:
+        return str(cell)
+    said = [
+        [part for part in ("[image]" if part is None else part for part in each.parts) if part] for each in messages
+    ]
+    return "\n".join(f"{each.role}: {' '.join(parts)}" for each, parts in zip(messages, said, strict=True))

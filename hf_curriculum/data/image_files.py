@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from itertools import chain, islice
@@ -23,7 +23,7 @@ import numpy as np
 import PIL
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Features, Image, Value, concatenate_datasets
+from datasets import Dataset, Features, Image, LargeList, List, Value, concatenate_datasets
 from datasets.table import MemoryMappedTable, concat_tables
 from tqdm.auto import tqdm
 
@@ -45,11 +45,44 @@ Stored = dict[str, Any]
 """An image with `decode=False`: `{"bytes": ..., "path": ...}`."""
 
 
+def stored_feature(feature: Any) -> Any:
+    """A feature with `decode=False` for the images, audio and video in it, at any depth."""
+    if getattr(feature, "decode", False):
+        return replace(feature, decode=False)
+    if isinstance(feature, (List, LargeList)):
+        return replace(feature, feature=stored_feature(feature.feature))
+    return {name: stored_feature(each) for name, each in feature.items()} if isinstance(feature, dict) else feature
+
+
+def with_stored(dataset: Dataset, column: str) -> Dataset:
+    """The data set with a column as with `decode=False`; nothing is read or written."""
+    feature = dataset.features[column]
+    stored = stored_feature(feature)
+    if stored == feature:
+        return dataset
+    if hasattr(stored, "decode_example"):
+        return dataset.cast_column(column, stored)
+    return replace_table(dataset, dataset.data, Features({**dataset.features, column: stored}))  # `cast` writes images
+
+
 def stored_images(dataset: Dataset, column: str = IMAGE) -> Iterator[Stored | None]:
     """The images of a data set with `decode=False`, row by row."""
-    images = dataset.select_columns([column]).with_format(None).cast_column(column, Image(decode=False))
+    yield from (image for images in _stored_in_rows(dataset, column) for image in images)
+
+
+def _stored_in_rows(dataset: Dataset, column: str) -> Iterator[list[Stored | None]]:
+    """The images of each row: one, or those of its list."""
+    several = isinstance(dataset.features[column], (List, LargeList))
+    images = dataset.select_columns([column]).with_format(None)
+    images = with_stored(images, column) if several else images.cast_column(column, Image(decode=False))
     for batch in images.iter(100):
-        yield from batch[column]
+        yield from (cell or [] if several else [cell] for cell in batch[column])
+
+
+def list_lengths(dataset: Dataset, column: str) -> np.ndarray:
+    """How many items a row's list has, int64 (rows,); 0 without a list."""
+    lengths = pc.fill_null(pc.list_value_length(dataset.data.column(column)), 0).to_numpy().astype(np.int64)
+    return lengths if dataset._indices is None else lengths[dataset._indices.column(0).to_numpy()]
 
 
 def image_key(image: Stored | None) -> str:
@@ -129,6 +162,8 @@ def stored_files(dataset: Dataset, column: str = IMAGE) -> list[ArrowRows] | Non
     """The Arrow files with the bytes of all images, where most of their rows are asked for; None for other data."""
     blocks = getattr(dataset.data, "blocks", [[dataset.data]])
     files = [_file_of(table, column) for tables in blocks for table in tables if column in table.column_names]
+    if isinstance(dataset.features[column], (List, LargeList)):
+        return None
     if not files or None in files or len(dataset) < sum(file.rows for file in set(files)) / 2:
         return None
     return None if any(True for _ in named_files(dataset, [column])) else files
@@ -192,16 +227,24 @@ def _mapped_ids(file: ArrowRows) -> MemoryMappedTable:
 
 
 def _ids_one_by_one(dataset: Dataset, column: str) -> pa.Array:
+    ids = tqdm(content_ids(dataset, column), "Deriving image ids", len(dataset), delay=2, disable=None)
+    return pa.array([image_id for of_row in ids for image_id in of_row], pa.string())
+
+
+def content_ids(dataset: Dataset, column: str) -> Iterator[list[str]]:
+    """The digest of the file of each row's image, or of those of its list; of missing files, that of the address."""
     known: dict[str, str] = {}  # each file is read once, however many captions it has
-    ids = []
-    images = stored_images(dataset, column)
-    for image in tqdm(images, "Deriving image ids", len(dataset), delay=2, disable=None):
-        key = image_key(image)
-        if key not in known:
-            is_key = image is None or image["bytes"] is not None
-            known[key] = key if is_key else _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
-        ids.append(known[key])
-    return pa.array(ids, pa.string())
+    for images in _stored_in_rows(dataset, column):
+        ids = []
+        for image in images:
+            key = image_key(image)
+            if key not in known:
+                is_key = image is None or image["bytes"] is not None
+                known[key] = (
+                    key if is_key else _digest(Path(key).read_bytes() if os.path.isfile(key) else key.encode())
+                )
+            ids.append(known[key])
+        yield ids
 
 
 def drop_unreadable_images(
@@ -212,12 +255,13 @@ def drop_unreadable_images(
     num_proc: int | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> dict[str, Dataset]:
-    """The splits without the rows whose image cannot be decoded."""
+    """The splits without the rows one of whose images cannot be decoded."""
     kept, unreadable = dict(splits), {}
     for split, dataset in splits.items():
         files = stored_files(dataset, column)
         if files is None:
-            keys = [image_key(image) for image in stored_images(dataset, column)]
+            of_rows = [list(map(image_key, images)) for images in _stored_in_rows(dataset, column)]
+            keys = [key for row in of_rows for key in row]
             stamps = (f"{key}\0{_stamp(key)}\n" for key in dict.fromkeys(keys))
             known = _cached(digest(f"{PIL.__version__} {max_pixels}\n", *stamps, size=12), _VERDICTS)
             reasons = _verdicts(known, _distinct(keys, stored_images(dataset, column)), num_proc, max_pixels)
@@ -231,6 +275,9 @@ def drop_unreadable_images(
         parts = [pa.array(keys)] if files is None else _stored_keys(dataset, files)
         bad = pa.array(list(reasons))
         readable = np.concatenate([~pc.is_in(part, bad).to_numpy(zero_copy_only=False) for part in parts])
+        if files is None:
+            rows = np.repeat(np.arange(len(dataset)), [len(row) for row in of_rows])
+            readable = np.bincount(rows, ~readable, len(dataset)) == 0
         if not readable.any():
             raise ValueError(
                 f"None of the {len(reasons)} images of the split {split!r} can be read. The first: "

@@ -13,10 +13,11 @@ from datasets import Dataset, DatasetDict
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
 from hf_curriculum.data.images import MAX_PIXELS
+from hf_curriculum.data.load_conversations import json_fields
 from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import Columns, adopt, caption_columns, validate_mapping, with_ids
 from hf_curriculum.data.readers.files import read_caption_files
-from hf_curriculum.data.readers.folder import find_parquet_beside_images
+from hf_curriculum.data.readers.folder import find_caption_file, find_parquet_beside_images
 from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
 from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
@@ -129,6 +130,18 @@ def _reader_of(request: Request) -> Callable[[Request], Read]:
     if path is None or not path.exists():
         return _read_with_datasets
     return next(read for is_theirs, read in _READERS if is_theirs(path))
+
+
+def fields_of(source: str | Path) -> list[str] | None:
+    """The columns of a source that `datasets` reads, or the fields in a file of JSON; None for other sources."""
+    request = Request("load_captioned", source)
+    reader = _reader_of(request)
+    if reader is _read_with_datasets:
+        return next(iter(request.load(None).values())).column_names
+    if reader is not _read_files:
+        return None
+    file = find_caption_file(request.path) if request.path.is_dir() else None
+    return json_fields(file or request.path)
 
 
 def _read_img2dataset(request: Request) -> Read:

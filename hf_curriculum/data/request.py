@@ -147,13 +147,15 @@ def validate_unused(options: Mapping[str, Any], because: str) -> None:
         raise ValueError(f"{dict(options)} would have no effect: {because}. Leave it out.")
 
 
-def keep_readable(splits: dict[str, Dataset], decode: bool, **options: Any) -> dict[str, Dataset]:
+def keep_readable(
+    splits: dict[str, Dataset], decode: bool, *, column: str = IMAGE, **options: Any
+) -> dict[str, Dataset]:
     """The splits without unreadable images; where these are not decoded, no image may be a FIFO or a device."""
-    with_images = {name: part for name, part in splits.items() if IMAGE in part.column_names}
+    with_images = {name: part for name, part in splits.items() if column in part.column_names}
     if decode:
-        return splits | drop_unreadable_images(with_images, **options)
+        return splits | drop_unreadable_images(with_images, column=column, **options)
     for part in with_images.values():
-        validate_regular_files(part)
+        validate_regular_files(part, column)
     return splits
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
 from hf_curriculum.markdown import (
     TAGS,
     filled,
@@ -97,6 +97,9 @@ class DataCard:
         said = {name: value for name, value in said.items() if value is not None}
         if {IMAGE, CAPTION}.issubset(self.dataset.column_names):
             said["task_categories"] = ["image-to-text", "image-text-to-text"]  # a captioner's card has the second
+        elif MESSAGES in self.dataset.column_names:
+            shows = IMAGES in self.dataset.column_names
+            said["task_categories"] = ["image-text-to-text" if shows else "text-generation"]
         kept = {name: value for name, value in old.items() if name not in said}
         return front_matter({**kept, **said, "tags": tags, "size_categories": [size], "configs": [*ours, *others]})
 
@@ -195,12 +198,13 @@ class DataCard:
 
     def _example_table(self, found: Sequence[tuple[int, str | None]], scores: np.ndarray) -> str:
         rows, captions = [row for row, _ in found], [caption for _, caption in found]
-        named = [name for name in (CAPTION, IMAGE_ID) if name in self.dataset.column_names]
+        shown = CAPTION if CAPTION in self.dataset.column_names else MESSAGES
+        named = [name for name in (shown, IMAGE_ID) if name in self.dataset.column_names]
         examples = self.dataset.select_columns(named).select(rows) if named else [{}] * len(rows)
-        pairs = zip(rows, ({**one, CAPTION: text} for one, text in zip(examples, captions, strict=True)), strict=True)
+        pairs = zip(rows, ({**one, shown: said} for one, said in zip(examples, captions, strict=True)), strict=True)
         cells = [[_mark(scores[row]), *(one[name] for name in named), row] for row, one in pairs]
         text = table(["score", *named, "row"], cells)
-        if not self.thumbnails or IMAGE not in self.dataset.column_names:
+        if not self.thumbnails or not {IMAGE, IMAGES} & set(self.dataset.column_names):
             return text
         images = []
         for row, image in zip(rows, images_of(self.dataset, rows), strict=True):

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset
+from datasets import Dataset, LargeList, List
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.image_files import stored_images
+from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
+from hf_curriculum.data.conversations import transcript
+from hf_curriculum.data.image_files import list_lengths, stored_images, with_stored
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.score_mixture import MIN_DISTINCT, MIN_SCORES, fit_score_mixture
@@ -117,7 +118,7 @@ class Inspection:
             name=file_stem(f"scores_{score.column}", number),
         )
         _add_mixture(report, values, score, number)
-        if IMAGE not in dataset.column_names:
+        if not {IMAGE, MESSAGES} & set(dataset.column_names):
             return
         add_examples(report, dataset, f"Easiest by {score.column}", score.column, score.easiest)
         add_examples(report, dataset, f"Hardest by {score.column}", score.column, score.hardest)
@@ -154,8 +155,19 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
     )
     signed = [scores if end == "low" else -scores for scores, end in zip(values, easy, strict=True)]
     matrix = np.array([[rank_correlation(one, other) for other in signed] for one in signed])
-    images = len(read_column(dataset, IMAGE_ID).unique()) if IMAGE_ID in dataset.column_names else None
-    return Inspection(len(dataset), images, summaries, matrix)
+    return Inspection(len(dataset), _num_images(dataset), summaries, matrix)
+
+
+def _num_images(dataset: Dataset) -> int | None:
+    """How many images there are: different ones by their id, or all that conversations show."""
+    if IMAGE_ID in dataset.column_names:
+        return len(read_column(dataset, IMAGE_ID).unique())
+    return int(list_lengths(dataset, IMAGES).sum()) if _shows_lists(dataset) else None
+
+
+def _shows_lists(dataset: Dataset) -> bool:
+    """Whether conversations show images."""
+    return IMAGE not in dataset.column_names and isinstance(dataset.features.get(IMAGES), (List, LargeList))
 
 
 def _add_mixture(report: Report, values: np.ndarray, score: ScoreSummary, number: int) -> None:
@@ -273,8 +285,8 @@ def add_examples(
 ) -> None:
     """Some of `examples_of` a data set: a gallery, or a table where there are no images."""
     texts = [(str(one["caption"] or ""), f"{column} {one['score']:g}") for one in examples]
-    if IMAGE not in dataset.column_names:
-        report.add_table(title, ["caption", "score"], texts)
+    if IMAGE not in dataset.column_names and not _shows_lists(dataset):
+        report.add_table(title, ["caption" if CAPTION in dataset.column_names else "conversation", "score"], texts)
     elif texts:
         images = images_of(dataset, [one["row"] for one in examples])
         report.add_gallery(Gallery(title, [(image, *text) for image, text in zip(images, texts, strict=True)]))
@@ -287,8 +299,11 @@ def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
 
 
 def scored_captions(dataset: Dataset, column: str, rows: Sequence[int]) -> list[tuple[int, str | None]]:
-    """The row and the caption that each of these rows has its score from."""
+    """The row and the caption that each of these rows has its score from, or the row's conversation."""
     rows = [int(row) for row in rows]
+    if CAPTION not in dataset.column_names and MESSAGES in dataset.column_names:
+        cells = with_stored(dataset.with_format(None), MESSAGES).select(rows)[MESSAGES]
+        return [(row, transcript(cell)) for row, cell in zip(rows, cells, strict=True)]
     if CAPTION not in dataset.column_names:
         return [(row, None) for row in rows]
     captions, made = read_column(dataset, CAPTION), read_provenance(dataset).get(column)
@@ -356,11 +371,36 @@ def of_different_images(dataset: Dataset, ranked: np.ndarray, count: int) -> np.
 
 
 def images_of(dataset: Dataset, rows: Sequence[int]) -> Iterator[Image.Image | None]:
-    """The images of these rows, upright and RGB; None for one that is missing or cannot be decoded."""
+    """The images of these rows, upright and RGB, several side by side; None where none can be decoded."""
     chosen = dataset.select(rows)
+    if _shows_lists(dataset):
+        yield from map(_side_by_side, with_stored(chosen.with_format(None), IMAGES)[IMAGES])
+        return
     is_file = isinstance(dataset.features[IMAGE], ImageFeature)
     for held in stored_images(chosen) if is_file else chosen.with_format(None)[IMAGE]:
         try:
             yield to_rgb(held)
         except UnreadableImageError:
             yield None
+
+
+_MOST, _SIDE = 4, 240  # images of a conversation that are shown, and their height
+
+
+def _side_by_side(stored: Sequence[Any] | None) -> Image.Image | None:
+    """The first images of a conversation in one; None where none can be decoded."""
+    found = []
+    for each in (stored or ())[:_MOST]:
+        try:
+            image = to_rgb(each)
+        except UnreadableImageError:
+            continue
+        found.append(image.resize((max(1, min(4 * _SIDE, round(image.width * _SIDE / image.height))), _SIDE)))
+    if len(found) < 2:
+        return found[0] if found else None
+    strip = Image.new("RGB", (sum(image.width for image in found) + 4 * (len(found) - 1), _SIDE), "white")
+    left = 0
+    for image in found:
+        strip.paste(image, (left, 0))
+        left += image.width + 4
+    return strip

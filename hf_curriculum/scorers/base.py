@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from datasets.fingerprint import Hasher
 
-from hf_curriculum.columns import require_columns
+from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import digest, kind_of
+from hf_curriculum.data.conversations import ConversationError, Part, Turns, is_conversation, read_messages, text_of
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, validate_choice
 
@@ -189,6 +190,7 @@ class Scorer(Component):
         decode_false: image or audio columns that `add_scores` passes as with `decode=False` (`{"bytes", "path"}`), for
             a scorer that decodes them itself, for example to give NaN for a corrupt image. A plain `map` decodes them.
         fitted_attributes: the attributes that `fit` sets, ending in `_`; empty for a scorer that needs no corpus.
+        part, turns: whose messages `read_texts` reads of a conversation, and which of them: see `CaptionScorer`.
         packages: distributions whose versions decide the result.
         model, revision, backend: the model and the image preprocessing, for the provenance.
 
@@ -207,6 +209,8 @@ class Scorer(Component):
     group_by: str | None = None
     decode_false: tuple[str, ...] = ()
     fitted_attributes: tuple[str, ...] = ()
+    part: Part = "assistant"
+    turns: Turns = "all"
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -261,6 +265,39 @@ class Scorer(Component):
         """The columns that are read and the one that is written, as a constructor was given them."""
         validate_choice("easy", easy, ("low", "high"))
         self.columns, self.name, self.easy, self.decode_false = columns, name, easy, decode_false
+
+    def _set_part(self, part: Part, turns: Turns) -> None:
+        """What is read of a conversation, as a constructor was given it."""
+        validate_choice("part", part, get_args(Part))
+        validate_choice("turns", turns, get_args(Turns))
+        self.part, self.turns = part, turns
+
+    def read_texts(self, cells: Sequence[object], column: str) -> tuple[list[str], np.ndarray]:
+        """The texts of a batch that are not missing or blank, and a bool mask (rows,) of their rows.
+
+        Of a conversation it is what `part` says in `turns`. Those that cannot be read are counted in a warning.
+
+        Raises:
+            TypeError: a cell is neither a text nor a conversation.
+        """
+        failed: list[str] = []
+        texts = [
+            cell
+            if cell is None or isinstance(cell, str) or not is_conversation(cell)
+            else self._said(row, cell, failed)
+            for row, cell in enumerate(cells)
+        ]
+        if failed:
+            message = "`%s`: %d of %d conversations cannot be read (NaN). The first, %s."
+            logger.warning(message, self.name, len(failed), len(texts), failed[0])
+        return readable_captions(texts, column)
+
+    def _said(self, row: int, cell: object, failed: list[str]) -> str | None:
+        try:
+            return text_of(read_messages(cell), self.part, self.turns)
+        except ConversationError as error:
+            failed.append(f"in row {row} of the batch: {error}")
+            return None
 
     def validate_columns(self) -> None:
         """Raises a `TypeError` if `columns`, `decode_false` or `fitted_attributes` is one string, not several."""
@@ -343,6 +380,10 @@ class Scorer(Component):
             TypeError: the constructor does not keep a parameter under its own name.
         """
         names = [name for name in inspect.signature(type(self)).parameters if name not in ("name", "easy")]
+        if CAPTION in self.columns:  # a caption has no turns: said is only what was asked for
+            names = [
+                name for name in names if name not in ("part", "turns") or getattr(self, name) != getattr(Scorer, name)
+            ]
         lost = [name for name in names if not hasattr(self, name)]
         if lost:
             raise TypeError(f"{type(self).__name__} does not keep its parameter `{lost[0]}` under that name.")
@@ -384,8 +425,9 @@ def readable_captions(captions: Sequence[object], column: str) -> tuple[list[str
     for row, caption in enumerate(captions):
         if caption is not None and not isinstance(caption, str):
             raise TypeError(
-                f"`{column}` in row {row} of the batch is a {type(caption).__name__}: {str(caption)[:60]!r}. A "
-                "caption is one string. Give each caption of a list a row of its own."
+                f"`{column}` in row {row} of the batch is a {type(caption).__name__}: {str(caption)[:60]!r}. A text "
+                "is needed, or a conversation: a list of messages with `role` and `content`. `load_conversations` "
+                "reads other forms of conversations, and `load_captioned` makes one row of each caption of a list."
             )
     mask = np.fromiter((bool(caption and not caption.isspace()) for caption in captions), bool, len(captions))
     return [caption for caption, kept in zip(captions, mask.tolist(), strict=True) if kept], mask
@@ -399,19 +441,124 @@ def scatter(values: Sequence[float], mask: np.ndarray) -> np.ndarray:
 
 
 class CaptionScorer(Scorer):
-    """A score of captions alone; a subclass defines `score_captions`."""
+    """A score of texts alone, captions or what is said in conversations; a subclass defines `score_captions`.
 
-    def __init__(self, column: str, name: str, easy: Literal["low", "high"]) -> None:
+    Args:
+        column: where the texts are: strings, or conversations.
+        name: the column to write.
+        easy: which end of the score is easy.
+        part: whose messages of a conversation are read, "assistant", "user" or "system", or "all" of them.
+        turns: all of these messages, one per line, or the "first" or the "last" of them.
+
+    Shapes:
+        float32 (rows,); NaN where the text is missing, empty or blank, and for a conversation without such a message
+        or one that cannot be read, which is counted in a warning.
+
+    Raises:
+        ValueError: unknown `easy`, `part` or `turns`.
+        TypeError: a cell is neither a text nor a conversation.
+
+    Example:
+        >>> class Questions(CaptionScorer):
+        ...     def __init__(self):
+        ...         super().__init__("messages", "questions", "low", part="user")
+        ...     def score_captions(self, captions, rank):
+        ...         return [text.count("?") for text in captions]
+        >>> Questions()({"messages": [[{"role": "user", "content": "What? Where?"}]]})
+        {'questions': array([2.], dtype=float32)}
+    """
+
+    def __init__(
+        self, column: str, name: str, easy: Literal["low", "high"], *, part: Part = "assistant", turns: Turns = "all"
+    ) -> None:
         self.column = column
         self._set_columns((column,), name, easy)
+        self._set_part(part, turns)
 
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
-        captions, mask = readable_captions(batch[self.column], self.column)
+        captions, mask = self.read_texts(batch[self.column], self.column)
         return scatter(self.score_captions(captions, rank) if captions else [], mask)
 
     def score_captions(self, captions: list[str], rank: int | None) -> Sequence[float]:
         """The scores of captions that are not blank; `rank` is the worker process."""
         raise NotImplementedError(f"{type(self).__name__} does not define `score_captions`.")
+
+
+Aggregate = Literal["mean", "max", "min"]
+"""How the scores of a row's images become the row's."""
+
+
+class ImageScorer(Scorer):
+    """A score of images. Where rows have lists of images, `score` gets a row per image, and a row has their aggregate.
+
+    The images are the first of `columns`, and in `decode_false`. The other columns are repeated, and the images of one
+    row count as different ones, whatever its `image_id`. A row is NaN if it has no image, or one that has no score.
+
+    Example:
+        >>> class Width(ImageScorer):
+        ...     columns, name, decode_false = ("images",), "width", ("images",)
+        ...     def score(self, batch, rank):
+        ...         return [image.width for image in batch["images"]]
+        >>> from PIL import Image
+        >>> Width()({"images": [[Image.new("RGB", (2, 2)), Image.new("RGB", (4, 4))], []]})
+        {'width': array([ 3., nan], dtype=float32)}
+    """
+
+    aggregate: Aggregate = "mean"
+
+    def _set_aggregate(self, aggregate: Aggregate) -> None:
+        """How the scores of a row's images become the row's, as a constructor was given it; after the columns."""
+        validate_choice("aggregate", aggregate, get_args(Aggregate))
+        if aggregate != "mean" and not self._reads_images:
+            raise ValueError(
+                f"`aggregate={aggregate!r}` is of a row's images, and this {type(self).__name__} reads "
+                f"{' and '.join(self.columns)}, no images. Leave it out."
+            )
+        self.aggregate = aggregate
+
+    @property
+    def _reads_images(self) -> bool:
+        return self.columns[0] in self.decode_false
+
+    def __call__(self, batch: Mapping[str, Any], rank: int | None = None) -> dict[str, np.ndarray]:
+        cells = batch.get(self.columns[0], ()) if isinstance(batch, Mapping) and self._reads_images else ()
+        if not any(map(_is_list, cells)):
+            return super().__call__(batch, rank)
+        columns, rows = self._read(batch)
+        images = [list(cell) if _is_list(cell) else [cell] for cell in columns[self.columns[0]]]
+        of_row = np.repeat(np.arange(rows), [len(each) for each in images])  # (images,)
+        if self.group_by in columns:
+            columns[self.group_by] = [
+                None if _is_list(cell) else group
+                for cell, group in zip(columns[self.columns[0]], columns[self.group_by], strict=True)
+            ]
+        columns = {name: [values[row] for row in of_row] for name, values in columns.items()}
+        columns[self.columns[0]] = [image for each in images for image in each]
+        found = super().__call__(columns, rank)
+        return {name: _aggregated(scores, of_row, rows, self.aggregate) for name, scores in found.items()}
+
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        if self.aggregate == "mean" and (IMAGE in self.columns or not self._reads_images):  # one image, or none
+            arguments.pop("aggregate", None)
+        return arguments
+
+
+def _is_list(cell: Any) -> bool:
+    return isinstance(cell, (list, tuple)) or (isinstance(cell, np.ndarray) and cell.dtype == object)
+
+
+def _aggregated(scores: np.ndarray, of_row: np.ndarray, rows: int, aggregate: Aggregate) -> np.ndarray:
+    """Scores of images (images,), and the row of each → float32 (rows,), NaN without an image, or with a NaN."""
+    counts = np.bincount(of_row, minlength=rows)
+    reduce, start = (np.minimum, np.inf) if aggregate == "min" else (np.maximum, -np.inf)
+    found = np.full(rows, start)
+    with np.errstate(invalid="ignore"):  # NaN stays NaN, and 0 / 0 is one
+        if aggregate == "mean":
+            found = np.bincount(of_row, scores, rows) / counts
+        else:
+            reduce.at(found, of_row, scores)
+    return np.where(counts == 0, np.nan, found).astype(np.float32)
 
 
 def corpus_batches(

@@ -13,8 +13,9 @@ import pyarrow as pa
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import at_least, kind_of
 from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import read_column, validate_choice
-from hf_curriculum.scorers.base import CaptionScorer, corpus_batches, readable_captions
+from hf_curriculum.scorers.base import CaptionScorer, corpus_batches
 from hf_curriculum.scorers.text.length import word_splitter
 
 if TYPE_CHECKING:
@@ -41,9 +42,10 @@ class Concreteness(CaptionScorer):
         search: "exact", or "faiss", which finds most of the true neighbours (`recall_`) in less time.
         image_embedding: the column with the images' embeddings, a list of numbers per row, read by `fit` only. An
             image has that of its first row that has one.
-        column: where the captions are.
+        column: where the captions or conversations are.
         name: the column to write.
         easy: captions of concrete words are easy by default.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
 
     Attributes:
         word_concreteness_: word → its concreteness, in alphabetical order.
@@ -55,8 +57,8 @@ class Concreteness(CaptionScorer):
 
     Raises:
         RuntimeError: used before `fit`.
-        ValueError: unknown `aggregate`, `search` or `easy`; `k` or `min_count` below 1.
-        TypeError: a caption that is not a string.
+        ValueError: unknown `aggregate`, `search`, `easy`, `part` or `turns`; `k` or `min_count` below 1.
+        TypeError: a cell that is neither a text nor a conversation.
 
     Source: Hessel et al. 2018, *Quantifying the visual concreteness of words and topics in multimodal datasets*, §3,
     with k = 50, words of at least 200 images and the image itself counted as in its released code; for curricula
@@ -86,11 +88,13 @@ class Concreteness(CaptionScorer):
         column: str = CAPTION,
         name: str = "concreteness",
         easy: Literal["low", "high"] = "high",
+        part: Part = "assistant",
+        turns: Turns = "all",
     ) -> None:
         validate_choice("aggregate", aggregate, ("mean", "max", "min"))
         validate_choice("search", search, ("exact", "faiss"))
         at_least("Concreteness", k=(k, 1), min_count=(min_count, 1))
-        super().__init__(column, name, easy)
+        super().__init__(column, name, easy, part=part, turns=turns)
         self.k = k
         self.count_self = count_self
         self.min_count = min_count
@@ -130,7 +134,7 @@ class Concreteness(CaptionScorer):
         split, numbers = word_splitter("regex"), {}
         pairs, start, count = array("q"), 0, int(images.max()) + 1
         for batch in corpus_batches(dataset, self.columns, "Concreteness"):
-            captions, mask = readable_captions(batch[self.column], self.column)
+            captions, mask = self.read_texts(batch[self.column], self.column)
             of_rows = images[start : start + len(mask)][mask].tolist()
             start += len(mask)
             for image, caption in zip(of_rows, captions, strict=True):

@@ -10,7 +10,8 @@ import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.config import at_least, digest
-from hf_curriculum.scorers.base import Scorer, readable_captions
+from hf_curriculum.data.conversations import Part, Turns
+from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ class PairScorer(Scorer):
         caption_column: str,
         name: str,
         easy: Literal["low", "high"],
+        part: Part = "assistant",
+        turns: Turns = "all",
     ) -> None:
         at_least(type(self).__name__, batch_size=(batch_size, 1))
         self.model: str = str(model)
@@ -103,6 +106,7 @@ class PairScorer(Scorer):
         self.image_column = image_column
         self.caption_column = caption_column
         self._set_columns((image_column, caption_column), name, easy, decode_false=(image_column,))
+        self._set_part(part, turns)
 
     @property
     def num_truncated(self) -> int:
@@ -111,7 +115,7 @@ class PairScorer(Scorer):
 
     def pair_scores(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         """Scores of a batch, float64 (rows,), NaN for unreadable captions and images."""
-        captions, mask = readable_captions(batch[self.caption_column], self.caption_column)
+        captions, mask = self.read_texts(batch[self.caption_column], self.caption_column)
         scores = np.full(len(mask), np.nan)
         if not captions:
             return scores

@@ -13,13 +13,14 @@ from typing import Any, Literal
 import datasets
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Value
+from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, LargeList, List, Value
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.grouping import aggregate_per_image
+from hf_curriculum.data.image_files import stored_feature, with_stored
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.parts import PartFolder, data_digest
 from hf_curriculum.provenance import (
@@ -344,8 +345,8 @@ def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarra
         table = Dataset(inputs.data, info=inputs.info, split=inputs.split, fingerprint=fingerprint)
         inputs = table if len(rows) == len(table) else table.select(rows)
     for column in scorer.decode_false:
-        if getattr(inputs.features.get(column), "decode", False):
-            inputs = inputs.cast_column(column, replace(inputs.features[column], decode=False))
+        if column in columns:
+            inputs = with_stored(inputs, column)
     if group not in columns or len(inputs) == 0:
         return inputs, position
     codes = group_codes(read_column(inputs, group), group)
@@ -380,9 +381,9 @@ def _score_iterable(
         kept = {name: feature for name, feature in dataset.features.items() if name not in scorer.outputs}
         features = Features({**kept, **_features(_provenance(scorer))})
         # images pass through as stored: `map` would decode all of them and encode them again, with a loss
-        stored = {name: feature for name, feature in features.items() if getattr(feature, "decode", False)}
+        stored = {name: feature for name, feature in features.items() if stored_feature(feature) != feature}
         for name, feature in stored.items():
-            dataset = dataset.cast_column(name, replace(feature, decode=False))
+            dataset = dataset.cast_column(name, stored_feature(feature))
         read = [name for name in scorer.columns if name not in scorer.decode_false]
         decoded = {name: feature for name, feature in stored.items() if name in read}
         function = _Decoding(scorer, decoded) if decoded else scorer
@@ -398,9 +399,14 @@ class _Decoding:
         self.scorer, self.features = scorer, features
 
     def __call__(self, batch: Mapping[str, list]) -> dict[str, np.ndarray]:
-        decoded = {
-            # what an earlier `map` of the user has decoded is neither a mapping nor a string
-            name: [feature.decode_example(cell) if isinstance(cell, (dict, str)) else cell for cell in batch[name]]
-            for name, feature in self.features.items()
-        }
+        decoded = {name: [_decoded(feature, cell) for cell in batch[name]] for name, feature in self.features.items()}
         return self.scorer({**batch, **decoded})
+
+
+def _decoded(feature: Any, cell: Any) -> Any:
+    """A cell decoded at any depth; what an earlier `map` of the user has decoded is neither a mapping nor a text."""
+    if isinstance(feature, (List, LargeList)):
+        return cell if cell is None else [_decoded(feature.feature, item) for item in cell]
+    if isinstance(feature, dict) and isinstance(cell, dict):
+        return {name: _decoded(feature[name], item) for name, item in cell.items()}
+    return feature.decode_example(cell) if hasattr(feature, "decode") and isinstance(cell, (dict, str)) else cell

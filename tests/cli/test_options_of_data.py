@@ -21,6 +21,7 @@ TEXTS = {"caption": ["a", "", "b c"], "image_id": ["0", "1", "2"]}
 def scoring(replaced):
     """What the command `score` calls, by name."""
     return {
+        "fields": replaced("data.load", "fields_of"),
         "load": replaced("data.load", "load_captioned", Dataset.from_dict(TEXTS)),
         "score": replaced("scoring.sharded", "add_scores_sharded", "scored"),
         "save": replaced("cli.score", "_save_and_print"),

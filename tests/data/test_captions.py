@@ -13,6 +13,7 @@ from hf_curriculum.data.captions import (
     drop_empty_captions,
     expand_captions,
     group_codes,
+    hold_out,
 )
 
 
@@ -128,3 +129,36 @@ def test_ids_beyond_a_batch_have_numbers_and_codes_of_their_own():
     numbers = _image_numbers(Dataset.from_dict({"image_id": ids}), 3)
     assert numbers.tolist() == [_number_of_id(name, 3) for name in ids]
     assert group_codes(pa.array(ids)).tolist() == [row % 6000 for row in range(10_003)]
+
+
+class TestConversations:
+    def test_rows_in_which_nobody_says_anything_are_dropped(self, caplog):
+        def said(*texts):
+            return [{"role": "user", "content": text} for text in texts]
+
+        rows = [said("a"), said(" ", ""), [], None, [{"role": "x", "content": "a"}], said("", "b")]
+        data = Dataset.from_dict({"messages": rows, "row": range(6)})
+        assert drop_empty_captions(data, "messages")["row"][:] == [0, 5]
+        assert "4 of 6 rows have an empty caption" in caplog.text
+        assert drop_empty_captions(DatasetDict(train=data), "messages")["train"].num_rows == 2
+        assert count_empty_captions(data, "messages") == 4
+
+    def test_conversations_about_the_same_images_are_held_out_together(self, tmp_path):
+        for place in ("here", "there"):
+            (tmp_path / place).mkdir()
+            for name in "abcdefgh":
+                Image.new("RGB", (4, 4), (ord(name), 0, 0)).save(tmp_path / place / f"{name}.png")
+
+        def held(place, order):
+            images = [[str(tmp_path / place / f"{name}.png") for name in names] for names in order]
+            data = Dataset.from_dict({"images": images, "names": order}).cast_column("images", List(ImageFeature()))
+            return {"".join(names) for names in hold_out(data, 0.3)["validation"]["names"]}
+
+        order = [*"abcdefgh", "ab", "ba", *"abcdefgh"]
+        found = held("here", order)
+        assert len(found) == 3
+        assert held("there", order[::-1]) == found  # neither paths nor the order matter
+
+    def test_without_images_each_is_a_unit(self):
+        data = Dataset.from_dict({"images": [[]] * 10}, Features({"images": List(ImageFeature())}))
+        assert hold_out(data, 0.3).num_rows == {"train": 7, "validation": 3}

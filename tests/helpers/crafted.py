@@ -148,6 +148,20 @@ def _parquet(folder, name):
     pq.write_table(pa.table(rows), folder / "x.parquet")
 
 
+def _chats(folder, name):
+    picture(folder, "a.png")
+    said = [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "a"}]
+    (folder / "chats.json").write_text(
+        json.dumps([{"image": each, "conversations": said} for each in ("a.png", name)])
+    )
+
+
+def _chat_lists(folder, name):
+    picture(folder, "a.png")
+    images = [[{"bytes": None, "path": str(folder / "a.png")}, {"bytes": None, "path": name}]]
+    pq.write_table(pa.table({"prompt": ["a"], "completion": ["b"], "images": images}), folder / "x.parquet")
+
+
 def _card(folder, name):
     picture(folder, "a.png")
     Dataset.from_dict({"image": ["a.png"], "caption": ["a"]}).to_parquet(folder / "x.parquet")
@@ -243,6 +257,10 @@ def make_crafted(root, outside, mark, address):
         "Parquet rows name a file": (lambda f: _parquet(f, secret), "x.parquet"),
         "Parquet rows name an address": (lambda f: _parquet(f, f"{address}/a.png"), "x.parquet"),
         "Parquet rows name file:../": (lambda f: _parquet(f, up), "x.parquet"),
+        "conversations name a file above": (lambda f: _chats(f, os.path.relpath(secret, f)), ""),
+        "conversations name an address": (lambda f: _chats(f, f"{address}/a.png"), "chats.json"),
+        "conversations name files in a list": (lambda f: _chat_lists(f, secret), "x.parquet"),
+        "conversations name addresses in a list": (lambda f: _chat_lists(f, f"{address}/a.png"), ""),
         "a card names a file": (lambda f: _card(f, str(outside / "set" / "*.arrow")), ""),
         "a card names an address": (lambda f: _card(f, f"{address}/x.parquet"), ""),
         "state.json names data above": (lambda f: _state(f, outside), "set"),

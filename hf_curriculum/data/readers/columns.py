@@ -100,6 +100,11 @@ def caption_columns(columns: Columns | None, found: Sequence[str]) -> list[str]:
     return [CAPTION] if isinstance(named, str) or len(named) == 1 else list(named)
 
 
+def names_captions(found: Sequence[str]) -> bool:
+    """Whether one of these columns is called as captions are."""
+    return bool(find_alias(found, ALIASES[CAPTION]) or numbered_captions(found))
+
+
 def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
     renamed = {theirs: ours for theirs, ours in renamed.items() if theirs != ours}
     overwritten = [ours for ours in renamed.values() if ours in dataset.column_names and ours not in renamed]
@@ -115,7 +120,8 @@ def as_images(dataset: Dataset, folder: str | Path | None, beside: Path | None) 
     """The data set with its column `image` decoded on access; names of files begin in `folder`, or else `beside`."""
     feature, kind = dataset.features[IMAGE], dataset.features.arrow_schema.field(IMAGE).type
     if holds_text(dataset, IMAGE):
-        return _from_paths(dataset, None if folder is None else Path(folder), beside)
+        paths = image_paths(dataset[IMAGE][:], folder, beside)
+        return dataset.remove_columns(IMAGE).add_column(IMAGE, paths).cast_column(IMAGE, Image())
     if folder is not None:
         raise ValueError(
             f"`images={str(folder)!r}` was given, but the data holds its images itself ({feature}), so the folder "
@@ -132,19 +138,16 @@ def as_images(dataset: Dataset, folder: str | Path | None, beside: Path | None) 
     )
 
 
-def _from_paths(dataset: Dataset, folder: Path | None, beside: Path | None) -> Dataset:
-    paths = dataset[IMAGE][:]
+def image_paths(names: list[str | None], folder: str | Path | None, beside: Path | None) -> list[str | None]:
+    """The paths of images that are named from `folder`, or else from `beside` or its folder of images."""
     if folder is None:
         start = os.path.abspath(beside or os.curdir)
-        if beside is not None and not os.path.isabs(next(filter(None, paths), "")):
-            start = str(find_image_folder(Path(start, "_"), list(filter(None, paths[:100]))) or start)
-        paths = [path if not path or "://" in path else os.path.join(start, path) for path in paths]
-    elif all(paths):
-        paths = locate_images(folder, paths)
-    else:
-        paths = [path and os.path.join(os.path.abspath(folder), path) for path in paths]
-    dataset = dataset.remove_columns(IMAGE).add_column(IMAGE, paths)
-    return dataset.cast_column(IMAGE, Image())
+        if beside is not None and not os.path.isabs(next(filter(None, names), "")):
+            start = str(find_image_folder(Path(start, "_"), list(filter(None, names[:100]))) or start)
+        return [name if not name or "://" in name else os.path.join(start, name) for name in names]
+    if all(names):
+        return locate_images(Path(folder), names)
+    return [name and os.path.join(os.path.abspath(folder), name) for name in names]
 
 
 def with_ids(dataset: Dataset, *, keep_images: bool = True) -> Dataset:

@@ -92,7 +92,7 @@ def _caption_files(path: Path) -> dict[str, Path]:
 
 def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[str, list]]:
     """Split -> columns of a caption file."""
-    content = _content(path)
+    content = content_of(path)
     if is_karpathy(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
         return _named(path, lambda: read_karpathy(content, restval=restval))
@@ -125,7 +125,8 @@ def _named(path: Path, read: Callable[[], Any]) -> Any:
         raise ValueError(f"{path}: {plain}") from error
 
 
-def _content(path: Path) -> Any:
+def content_of(path: Path) -> Any:
+    """What a file of JSON, JSON Lines, or a table of text holds."""
     suffix = ending(path).lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
@@ -133,9 +134,7 @@ def _content(path: Path) -> Any:
         with open_text(path, newline="") as file:
             return read_records(file.read(), suffix)
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 ({error}), so its captions cannot be read. Convert it first."
-        ) from error
+        raise ValueError(f"{path} is not UTF-8 ({error}), so its text cannot be read. Convert it first.") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import at_least, read_json
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scorers.alignment.clip_backends import (
@@ -27,7 +28,7 @@ from hf_curriculum.scorers.alignment.clip_backends import (
     parse_name,
     weights_digest,
 )
-from hf_curriculum.scorers.base import Scorer, readable_captions
+from hf_curriculum.scorers.base import Aggregate, ImageScorer
 from hf_curriculum.scorers.pretrained import folder_digest, one_thread_in_workers, report_truncated
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
@@ -53,7 +54,7 @@ class _Vectors(NamedTuple):
     index: np.ndarray
 
 
-class CLIPSimilarity(Scorer):
+class CLIPSimilarity(ImageScorer):
     """Cosine of image and caption in the embedding space of a CLIP, neither scaled nor clipped at zero.
 
     Each image of a batch is encoded once for all rows that share its `image_id`, and each distinct caption once.
@@ -73,23 +74,25 @@ class CLIPSimilarity(Scorer):
         revision: of a repository of `transformers`.
         batch_size: images, or captions, that run through a tower at once.
         dtype: of weights and activations, "float32", "float16" or "bfloat16"; cosines are taken in float32.
-        image_column: where the images are.
-        caption_column: where the captions are, truncated to the model's context, which is reported.
+        image_column: where the images are, one or a list of them in a row.
+        caption_column: where the captions or conversations are, truncated to the model's context, which is reported.
         image_embedding: a column with the images' embeddings (a list of numbers per row), read instead of images.
         text_embedding: a column with the captions' embeddings, read instead of captions.
         name: the column to write.
         easy: a high cosine is easy by default.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
+        aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
         float32 (rows,), from -1 to 1; NaN for a caption that is missing, empty or blank, an image that cannot be
-        decoded, and an embedding that is missing, zero or not finite.
+        decoded, a list without images or with such a one, and an embedding that is missing, zero or not finite.
 
     Raises:
         FileNotFoundError: there is no such model.
         ImportError: `open_clip` is not installed.
         ValueError: an option out of range, options that do not go together, weights named twice or not at all, a
             model without two towers, embeddings of unequal length.
-        TypeError: a caption that is not a string, or an embedding that is not a list of numbers.
+        TypeError: a cell that is neither a text nor a conversation, or an embedding that is not a list of numbers.
 
     Source: Simi-CL, §3.1 (cosine of CLIP's two embeddings, high is easy); DisCL's filter (raw cosine, released code);
         Nebbia & Kovashka 2024 (WSOD), §3.
@@ -122,6 +125,9 @@ class CLIPSimilarity(Scorer):
         text_embedding: str | None = None,
         name: str = "clip_similarity",
         easy: Literal["low", "high"] = "high",
+        part: Part = "assistant",
+        turns: Turns = "all",
+        aggregate: Aggregate = "mean",
     ) -> None:
         validate_choice("backend", backend, (None, "transformers", "open_clip"))
         validate_choice("dtype", dtype, ("float32", "float16", "bfloat16"))
@@ -140,6 +146,8 @@ class CLIPSimilarity(Scorer):
         self.text_embedding = text_embedding
         columns = (image_embedding or image_column, text_embedding or caption_column)
         self._set_columns(columns, name, easy, decode_false=() if image_embedding else (image_column,))
+        self._set_part(part, turns)
+        self._set_aggregate(aggregate)
         self.group_by = None if image_embedding else IMAGE_ID
         if image_embedding is None or text_embedding is None:
             self._resolve()
@@ -189,7 +197,7 @@ class CLIPSimilarity(Scorer):
             texts = given_vectors(batch[self.text_embedding], self.text_embedding)
             index = texts.index
         else:
-            captions, index = distinct_captions(batch[self.caption_column], self.caption_column)
+            captions, index = distinct_captions(*self.read_texts(batch[self.caption_column], self.caption_column))
         scores = np.full(len(index), np.nan, np.float32)
         if self.image_embedding is not None:
             images = given_vectors(batch[self.image_embedding], self.image_embedding)
@@ -247,9 +255,8 @@ class CLIPSimilarity(Scorer):
         return replace(made, backend=None if self.image_embedding else "pil")
 
 
-def distinct_captions(captions: list[Any], column: str) -> tuple[list[str], np.ndarray]:
-    """The different readable captions of a batch, and int64 (rows,) which each row has, -1 for none."""
-    readable, mask = readable_captions(captions, column)
+def distinct_captions(readable: list[str], mask: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The different ones of a batch's captions in the rows of a mask, and int64 (rows,) which each row has, or -1."""
     number = {caption: at for at, caption in enumerate(dict.fromkeys(readable))}
     index = np.full(len(mask), -1)
     index[mask] = [number[caption] for caption in readable]

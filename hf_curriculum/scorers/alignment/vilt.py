@@ -13,7 +13,9 @@ from transformers import ViltConfig, ViltModel
 from transformers.models.vilt.modeling_vilt import ViltPreTrainedModel
 
 from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
+from hf_curriculum.scorers.base import Aggregate, ImageScorer
 from hf_curriculum.scorers.pretrained import PairScorer, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
 
@@ -34,7 +36,7 @@ class _Loaded(NamedTuple):
     prefix: str = ""
 
 
-class ViLTSimilarity(PairScorer):
+class ViLTSimilarity(ImageScorer, PairScorer):
     """Image-text matching logit of a ViLT, and its sigmoid.
 
     Sort by the logit: the sigmoid has the same order, but saturates, so that in float32 many examples tie at 1. It is
@@ -55,21 +57,24 @@ class ViLTSimilarity(PairScorer):
             because the usual conversions of the pretrained ViLT dropped them: the original checkpoint has them.
         batch_size: pairs that run through the model at once.
         revision: of a repository.
-        image_column: where the images are.
-        caption_column: where the captions are. Truncated to 40 tokens, counted in `num_truncated` and reported.
+        image_column: where the images are, one or a list of them in a row.
+        caption_column: where the captions or conversations are. Truncated to 40 tokens, counted in `num_truncated` and
+            reported.
         name: the column of logits.
         probability: the column of sigmoids; None to leave it out.
         easy: a high logit is easy by default.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
+        aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
-        float32 (rows,) each; NaN for a caption that is missing, empty or blank, an image that cannot be decoded, and
-        one so long and thin that a side has no pixel after resizing.
+        float32 (rows,) each; NaN for a caption that is missing, empty or blank, an image that cannot be decoded, one
+        so long and thin that a side has no pixel after resizing, and a list without images or with such a one.
 
     Raises:
         FileNotFoundError: there is no such model, or no file `matching_weights`.
         ValueError: unknown `head` or `easy`, a `batch_size` below 1, `matching_weights` for the retrieval head or
             without the head in them, a checkpoint that lacks the head that was asked for.
-        TypeError: a caption that is not a string.
+        TypeError: a cell that is neither a text nor a conversation.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.1, equation 3, and §4.1 (fine-tuned on COCO or Flickr30k); Kim et al. 2021
     (ViLT), §3.2. Which head the ViLT "without fine-tuning" of their Table 1 had is not stated.
@@ -94,9 +99,13 @@ class ViLTSimilarity(PairScorer):
         name: str = "vilt_similarity",
         probability: str | None = "vilt_probability",
         easy: Literal["low", "high"] = "high",
+        part: Part = "assistant",
+        turns: Turns = "all",
+        aggregate: Aggregate = "mean",
     ) -> None:
         validate_choice("head", head, ("retrieval", "matching", "match_row"))
-        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy)
+        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy, part, turns)
+        self._set_aggregate(aggregate)
         if matching_weights is not None and head == "retrieval":
             raise ValueError(f'`matching_weights={matching_weights!r}` has no effect with `head="retrieval"`.')
         self.head = head

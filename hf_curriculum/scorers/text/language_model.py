@@ -8,6 +8,7 @@ import numpy as np
 
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.config import at_least
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import CaptionScorer
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
@@ -42,9 +43,10 @@ class LanguageModelLoss(CaptionScorer):
             `num_truncated` and reported. At most what the model has positions for.
         batch_tokens: most tokens, padding included, that run through the model at once.
         revision: of a repository.
-        column: where the captions are.
+        column: where the captions or conversations are.
         name: the column to write.
         easy: a small loss is easy by default.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
 
     Shapes:
         float32 (rows,), in nats (per token with "mean"); NaN for a caption that is missing, empty or blank, or has no
@@ -52,9 +54,9 @@ class LanguageModelLoss(CaptionScorer):
 
     Raises:
         FileNotFoundError: there is no such model.
-        ValueError: unknown `reduction` or `easy`, `max_length` below 2, `batch_tokens` below 1, a `first_token` that
-            is not in the vocabulary, a checkpoint of another kind than a causal language model.
-        TypeError: a caption that is not a string.
+        ValueError: unknown `reduction`, `easy`, `part` or `turns`, `max_length` below 2, `batch_tokens` below 1, a
+            `first_token` that is not in the vocabulary, a checkpoint of another kind than a causal language model.
+        TypeError: a cell that is neither a text nor a conversation.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, D_t of equation 4; the token before the first one is not stated.
 
@@ -77,10 +79,12 @@ class LanguageModelLoss(CaptionScorer):
         column: str = CAPTION,
         name: str = "language_model_loss",
         easy: Literal["low", "high"] = "low",
+        part: Part = "assistant",
+        turns: Turns = "all",
     ) -> None:
         validate_choice("reduction", reduction, ("sum", "mean"))
         at_least("LanguageModelLoss", max_length=(max_length, 2), batch_tokens=(batch_tokens, 1))
-        super().__init__(column, name, easy)
+        super().__init__(column, name, easy, part=part, turns=turns)
         self.model: str = str(model)
         self.reduction = reduction
         self.first_token = first_token

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from hf_curriculum.columns import CAPTION
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import CaptionScorer
 
@@ -26,16 +27,17 @@ class CaptionLength(CaptionScorer):
     Args:
         words: "whitespace" counts what white space separates, so that "a dog ." has three words; "regex" counts runs
             of letters and digits, with apostrophes and hyphens inside a word, so that it has two.
-        column: where the captions are.
+        column: where the captions or conversations are.
         name: the column to write.
         easy: short captions are easy by default. Nebbia and Kovashka take long ones for easy: `easy="high"`.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
 
     Shapes:
         float32 (rows,), in words; NaN for a caption that is missing, empty or blank.
 
     Raises:
-        ValueError: unknown `words` or `easy`.
-        TypeError: a caption that is not a string.
+        ValueError: unknown `words`, `easy`, `part` or `turns`.
+        TypeError: a cell that is neither a text nor a conversation.
 
     Source: Nebbia & Kovashka 2024 (WSOD), §3; their tokenisation is not stated, so it is an argument here.
 
@@ -51,9 +53,11 @@ class CaptionLength(CaptionScorer):
         column: str = CAPTION,
         name: str = "caption_length",
         easy: Literal["low", "high"] = "low",
+        part: Part = "assistant",
+        turns: Turns = "all",
     ) -> None:
         validate_choice("words", words, ("whitespace", "regex"))
-        super().__init__(column, name, easy)
+        super().__init__(column, name, easy, part=part, turns=turns)
         self.words = words
 
     def score_captions(self, captions: list[str], rank: int | None) -> list[int]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scenes.vocabulary import NOUNS, plural
-from hf_curriculum.scorers.base import CaptionScorer, corpus_batches, readable_captions
+from hf_curriculum.scorers.base import CaptionScorer, corpus_batches
 from hf_curriculum.scorers.text.taggers import needing_nltk
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ class ObjectMentions(CaptionScorer):
         count: "types" counts a category once, "tokens" every mention.
         per: "caption", or "image" for all its captions together, the same number in each of its rows: this needs
             `image_id`, and `fit` on the data, because a batch may hold some of the captions only.
-        column: where the captions are.
+        column: where the captions or conversations are.
         name: the column to write.
         easy: captions with many mentions are easy by default.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
 
     Attributes:
         image_mentions_: `image_id` → number of mentions, with `per="image"`.
@@ -46,8 +48,9 @@ class ObjectMentions(CaptionScorer):
         `per="image"` for an image whose captions all are, or that `fit` has not seen.
 
     Raises:
-        ValueError: unknown `categories`, `count`, `per` or `easy`; no categories, or one without a word.
-        TypeError: a caption that is not a string, or categories that are no strings.
+        ValueError: unknown `categories`, `count`, `per`, `easy`, `part` or `turns`; no categories, or one without a
+            word.
+        TypeError: a cell that is neither a text nor a conversation, or categories that are no strings.
         ImportError: NLTK is not installed.
 
     Source: Nebbia & Kovashka 2024 (WSOD), §3; ExactMatch of Ye et al. 2019 (Cap2Det), whose labels are those of the
@@ -73,10 +76,12 @@ class ObjectMentions(CaptionScorer):
         column: str = CAPTION,
         name: str = "object_mentions",
         easy: Literal["low", "high"] = "high",
+        part: Part = "assistant",
+        turns: Turns = "all",
     ) -> None:
         validate_choice("count", count, ("types", "tokens"))
         validate_choice("per", per, ("caption", "image"))
-        super().__init__(column, name, easy)
+        super().__init__(column, name, easy, part=part, turns=turns)
         if isinstance(categories, str):
             validate_choice("categories", categories, tuple(CATEGORIES))
         else:
@@ -148,14 +153,14 @@ class ObjectMentions(CaptionScorer):
             dataset: the data set to be scored, with `image_id`.
 
         Raises:
-            TypeError: not a data set, or a caption that is not a string.
+            TypeError: not a data set, or a cell that is neither a text nor a conversation.
             ValueError: a column or an `image_id` is missing.
         """
         if self.per == "caption":
             return self
         mentions: dict[str, Any] = {}
         for batch in corpus_batches(dataset, self.columns, "ObjectMentions"):
-            captions, mask = readable_captions(batch[self.column], self.column)
+            captions, mask = self.read_texts(batch[self.column], self.column)
             images = [image for image, readable in zip(batch[IMAGE_ID], mask.tolist(), strict=True) if readable]
             if None in images:
                 raise ValueError(f"`{IMAGE_ID}` is missing in a row with a caption. Fill or filter such rows first.")

@@ -9,6 +9,7 @@ import numpy as np
 
 from hf_curriculum.columns import CAPTION
 from hf_curriculum.config import at_least
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.scorers.base import CaptionScorer, scatter
 from hf_curriculum.scorers.text.taggers import (
     NltkTagger,
@@ -32,16 +33,17 @@ class NounCount(CaptionScorer):
         tags: what counts as a noun, by default all four noun tags. BabyLM's released code counts `("NN", "NNP")`.
         max_words: count within the first so many tokens of a caption only; the whole caption is tagged.
         tags_column: read the tags from this column (a list of strings per row), instead of tagging captions.
-        column: where the captions are.
+        column: where the captions or conversations are.
         name: the column to write.
         easy: few nouns are easy by default.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
 
     Shapes:
         float32 (rows,), in nouns; NaN for a caption that is missing, empty or blank, or a row without tags.
 
     Raises:
         ValueError: an unknown tagger or `easy`, no `tags`, `max_words` below 1, or tags of another tag set.
-        TypeError: a caption that is not a string, or tags that are not a list of strings.
+        TypeError: a cell that is neither a text nor a conversation, or tags that are not a list of strings.
         ImportError, LookupError: NLTK or its data is missing.
 
     Source: Saha et al. 2024 (BabyLM), §3.3; `max_words=50` and `tags=("NN", "NNP")` as in the released code.
@@ -63,8 +65,10 @@ class NounCount(CaptionScorer):
         column: str = CAPTION,
         name: str = "noun_count",
         easy: Literal["low", "high"] = "low",
+        part: Part = "assistant",
+        turns: Turns = "all",
     ) -> None:
-        super().__init__(column, name, easy)
+        super().__init__(column, name, easy, part=part, turns=turns)
         tags = NOUN_TAGS if tags is None else (tags,) if isinstance(tags, str) else tuple(tags)
         if not tags:
             raise ValueError("`tags` is empty, so no word would count as a noun. Leave it out to count all nouns.")

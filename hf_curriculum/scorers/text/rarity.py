@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from hf_curriculum.columns import CAPTION
+from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
-from hf_curriculum.scorers.base import CaptionScorer, corpus_batches, readable_captions
+from hf_curriculum.scorers.base import CaptionScorer, corpus_batches
 from hf_curriculum.scorers.text.length import word_splitter
 
 if TYPE_CHECKING:
@@ -27,9 +28,10 @@ class WordRarity(CaptionScorer):
         aggregate: "mean" over the words of a caption, "max" (its rarest word), or "sum", under which long captions
             are rarer too.
         words: what a word is, as in `CaptionLength`. "regex" ignores punctuation.
-        column: where the captions are.
+        column: where the captions or conversations are.
         name: the column to write.
         easy: captions of common words are easy by default.
+        part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
 
     Attributes:
         word_counts_: word → its occurrences in the corpus, in alphabetical order.
@@ -39,8 +41,8 @@ class WordRarity(CaptionScorer):
 
     Raises:
         RuntimeError: used before `fit` or `fit_counts`.
-        ValueError: unknown `aggregate`, `words` or `easy`; a corpus without words.
-        TypeError: a caption that is not a string.
+        ValueError: unknown `aggregate`, `words`, `easy`, `part` or `turns`; a corpus without words.
+        TypeError: a cell that is neither a text nor a conversation.
 
     Source: "sum" without smoothing is Platanios et al. 2019 (competence-based curriculum), §2.1.
 
@@ -61,10 +63,12 @@ class WordRarity(CaptionScorer):
         column: str = CAPTION,
         name: str = "word_rarity",
         easy: Literal["low", "high"] = "low",
+        part: Part = "assistant",
+        turns: Turns = "all",
     ) -> None:
         validate_choice("aggregate", aggregate, ("mean", "max", "sum"))
         validate_choice("words", words, ("whitespace", "regex"))
-        super().__init__(column, name, easy)
+        super().__init__(column, name, easy, part=part, turns=turns)
         self.aggregate = aggregate
         self.words = words
 
@@ -75,12 +79,12 @@ class WordRarity(CaptionScorer):
             dataset: one data set with the caption column, usually the one that is trained on.
 
         Raises:
-            TypeError: not a data set, or a caption that is not a string.
+            TypeError: not a data set, or a cell that is neither a text nor a conversation.
             ValueError: the column is missing, or no caption has a word.
         """
         split, counts = word_splitter(self.words), Counter()
         for batch in corpus_batches(dataset, self.columns, "WordRarity"):
-            for caption in readable_captions(batch[self.column], self.column)[0]:
+            for caption in self.read_texts(batch[self.column], self.column)[0]:
                 counts.update(split(caption.lower()))
         return self.fit_counts(counts)
 

@@ -13,7 +13,7 @@ from PIL import Image
 from hf_curriculum.columns import IMAGE, IMAGE_ID, LABEL
 from hf_curriculum.config import at_least
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
-from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.base import Aggregate, ImageScorer
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
@@ -34,7 +34,7 @@ class _Loaded(NamedTuple):
     names: list[str] | None
 
 
-class ClassProbability(Scorer):
+class ClassProbability(ImageScorer):
     """The probability that a classifier gives to an image's own class: 1 is easy.
 
     An image is hard if it is low (`mark_hard(below=)`). Three kinds of classifier:
@@ -53,13 +53,15 @@ class ClassProbability(Scorer):
         classes: the names of the data's classes in the order of their numbers (`class_names(dataset)`).
         revision: of a repository of the Hub.
         batch_size: images that run through the model at once.
-        image_column: where the images are.
+        image_column: where the images are, one or a list of them in a row.
         label_column: where the class numbers are (or names).
         name: the column to write.
         easy: a high probability is easy by default.
+        aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
-        float32 (rows,), in [0, 1]; NaN for an image that cannot be decoded, and for a row without a class.
+        float32 (rows,), in [0, 1]; NaN for an image that cannot be decoded, a list without images or with such a one,
+        and a row without a class.
 
     Raises:
         FileNotFoundError: there is no such model.
@@ -95,6 +97,7 @@ class ClassProbability(Scorer):
         label_column: str = LABEL,
         name: str = "class_probability",
         easy: Literal["low", "high"] = "high",
+        aggregate: Aggregate = "mean",
     ) -> None:
         at_least("ClassProbability", batch_size=(batch_size, 1))
         self.classes: list[str] | None = None if classes is None else list(classes)
@@ -107,6 +110,7 @@ class ClassProbability(Scorer):
         self.image_column = image_column
         self.label_column = label_column
         self._set_columns((image_column, label_column), name, easy, decode_false=(image_column,))
+        self._set_aggregate(aggregate)
         self.clip: Any = None
         if callable(classifier):
             self.packages: tuple[str, ...] = ("pillow",)

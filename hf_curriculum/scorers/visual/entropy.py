@@ -12,7 +12,7 @@ from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import validate_choice
-from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.base import Aggregate, ImageScorer
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, ModelDetector, entropy_of_top, softmax
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 from hf_curriculum.scorers.visual.onnx import OnnxDetector
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OPEN = 32  # images decoded at a time
 
 
-class VisualEntropy(Scorer):
+class VisualEntropy(ImageScorer):
     """Predictive entropy of detections, summed over an image's highest-confidence boxes, in nats.
 
     The class probabilities are those of a detector, or of stored detections: exactly one of `detector`, `regions` and
@@ -45,14 +45,16 @@ class VisualEntropy(Scorer):
             first of 1,601 (bottom-up attention) or 1,595 (VinVL) columns, and none otherwise.
         classifier: an .npz with `weight` (classes, dims) and `bias` (classes,), the detector's last layer, for
             `regions` with features alone.
-        column: where the images are.
+        column: where the images are, one or a list of them in a row.
         id_column: where the ids of images in `regions` are.
         name: the column to write.
         easy: low entropy is easy by default.
+        aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
         float32 (rows,), in nats; NaN where there is no box, no image, one that cannot be decoded, one that is too
-        long for a transformers detector (over 40 times its width), or an id that `regions` does not have.
+        long for a transformers detector (over 40 times its width), a list without images or with such a one, or an id
+        that `regions` does not have.
 
     Raises:
         ValueError: an option out of range, not exactly one source, or something else than probabilities.
@@ -83,6 +85,7 @@ class VisualEntropy(Scorer):
         id_column: str = IMAGE_ID,
         name: str = "visual_entropy",
         easy: Literal["low", "high"] = "low",
+        aggregate: Aggregate = "mean",
     ) -> None:
         validate_choice("no_object", no_object, ("drop", "keep"))
         given = {"detector": detector, "regions": regions, "probabilities": probabilities}
@@ -116,6 +119,7 @@ class VisualEntropy(Scorer):
             self._set_columns((column,), name, easy, decode_false=(column,))
         else:
             self._set_columns((probabilities if self.regions is None else id_column,), name, easy)
+        self._set_aggregate(aggregate)
 
     def load(self, device: torch.device) -> Any:
         return self.detector.load(device)

@@ -13,7 +13,7 @@ from hf_curriculum.data.images import image_size
 from hf_curriculum.data.proposals import selective_search, short_sides, validate_search
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
-from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.base import Aggregate, ImageScorer
 from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _NOTHING = (np.nan, np.nan)
 _ENOUGH = 8  # images of a batch that tell whether the limit is too low
 
 
-class RegionProposals(Scorer):
+class RegionProposals(ImageScorer):
     """The number of region proposals of an image, and the mean share of the image that one covers.
 
     Proposals are computed by selective search (`mode`), or read from a file (`source`) or from the column that
@@ -42,17 +42,19 @@ class RegionProposals(Scorer):
         max_side: an image with a longer side is scaled down to it before the search; None searches any image as it
             is, which takes minutes for one of many megapixels.
         max_aspect: images more elongated than this are stretched to it before the search; 2.2 is Cap2Det's.
-        column: where the images are.
+        column: where the images are, one or a list of them in a row.
         id_column: where the ids of images in `source` are.
         size_columns: columns with the image's width and height in pixels, for a `source` without them; for `boxes`
             they spare a look at the images' headers.
         name: the column of the number.
         area_name: the column of the mean area.
         easy: of both columns; by the paper's one rule the higher the easier. A curriculum may override either.
+        aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
         float32 (rows,) each: a count, and a share in [0, 1]. An image without proposals has 0 and NaN; one that is
-        missing or cannot be decoded, or an id that `source` does not have, NaN and NaN.
+        missing or cannot be decoded, or an id that `source` does not have, NaN and NaN. A list of images has NaN where
+        it is empty or one of its images has NaN.
 
     Raises:
         ValueError: an option out of range, or boxes in pixels of an image of unknown size.
@@ -88,6 +90,7 @@ class RegionProposals(Scorer):
         name: str = "region_count",
         area_name: str = "region_area",
         easy: Literal["low", "high"] = "high",
+        aggregate: Aggregate = "mean",
     ) -> None:
         validate_search(mode, max_proposals, min_size, max_side, max_aspect)
         if boxes is not None and source is not None:
@@ -114,6 +117,7 @@ class RegionProposals(Scorer):
             self._set_columns((column,), name, easy, decode_false=(column,))
             self.group_by: str = IMAGE_ID
             self.backend: str = "opencv"
+        self._set_aggregate(aggregate)
 
     @property
     def outputs(self) -> dict[str, str]:

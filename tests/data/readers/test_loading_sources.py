@@ -17,7 +17,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.data import load
 from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.readers import outside_files
-from hf_curriculum.data.readers.columns import _from_paths
+from hf_curriculum.data.readers.columns import image_paths
 from hf_curriculum.data.request import Request
 
 
@@ -376,9 +376,9 @@ def test_paths_that_are_addresses_absolute_or_missing(tmp_path):
     data = Dataset.from_dict({"image": names, "caption": list("abcd")})
     start = str(tmp_path)
     expected = [f"{start}/a.png", None, names[2], "/c.png"]
-    assert [image and image["path"] for image in undecoded(_from_paths(data, None, tmp_path))] == expected
+    assert image_paths(data["image"][:], None, tmp_path) == expected
     expected[2] = f"{start}/{names[2]}"
-    assert [image and image["path"] for image in undecoded(_from_paths(data, tmp_path, None))] == expected
+    assert image_paths(data["image"][:], tmp_path, None) == expected
 
 
 @pytest.mark.parametrize(("images", "found"), [(1, True), (2, True), (3, False)])

@@ -165,7 +165,7 @@ def clip_similarities(
     """
     scorer = model if isinstance(model, CLIPSimilarity) else CLIPSimilarity(model)
     towers, trim, check = scorer.loaded()
-    texts, index = distinct_captions(list(captions), scorer.caption_column)
+    texts, index = distinct_captions(*scorer.read_texts(list(captions), scorer.caption_column))
     if (index < 0).any():
         raise ValueError(
             f"{int((index < 0).sum()):,} of {len(index):,} captions are blank, the first that of row "

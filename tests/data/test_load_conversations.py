@@ -1,0 +1,347 @@
+"""Conversations of every form that is around become `messages` with `images`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+
+import datasets
+import pytest
+from datasets import Dataset, DatasetDict, Features, Image, LargeList, List, Value
+from PIL import Image as PILImage
+
+from hf_curriculum import CaptionLength, CLIPSimilarity, NounCount, add_scores, load_conversations
+
+TEXT = Value("string")
+PLAIN = List({"role": TEXT, "content": TEXT})
+WITH_IMAGES = List({"role": TEXT, "content": List({"type": TEXT, "text": TEXT})})
+IMAGE = {"type": "image", "text": None}
+
+
+def text(said):
+    return {"type": "text", "text": said}
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def assistant(content):
+    return {"role": "assistant", "content": content}
+
+
+def human(value):
+    return {"from": "human", "value": value}
+
+
+def gpt(value):
+    return {"from": "gpt", "value": value}
+
+
+CHAT = [user("What is it?"), assistant("A dog.")]
+FORMS = {
+    "messages": {"messages": [CHAT]},
+    "parts": {"messages": [[user([text("What is"), text("it?")]), assistant([text("A dog.")])]]},
+    "conversations of from and value": {"conversations": [[human("What is it?"), gpt("A dog.")]]},
+    "conversation of role and content": {"conversation": [CHAT]},
+    "texts": {"texts": [[{"user": "What is it?", "assistant": "A dog.", "source": "x"}]]},
+    "prompt and completion": {"prompt": ["What is it?"], "completion": ["A dog."]},
+    "prompt and completion of messages": {"prompt": [CHAT[:1]], "completion": [CHAT[1:]]},
+    "question and answer": {"question": ["What is it?"], "answer": ["A dog."]},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["loaded", "json", "jsonl.gz", "parquet"])
+def test_every_form_from_every_source(form, kind, tmp_path):
+    rows = {**FORMS[form], "id": ["7"]}
+    source = Dataset.from_dict(rows)
+    if kind == "parquet":
+        source.to_parquet(tmp_path / "x.parquet")
+    elif kind == "json":
+        (tmp_path / "x.json").write_text(json.dumps([{name: cells[0] for name, cells in rows.items()}]))
+    elif kind == "jsonl.gz":
+        line = json.dumps({name: cells[0] for name, cells in rows.items()})
+        (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(f"{line}\n".encode()))
+    loaded = load_conversations(source if kind == "loaded" else tmp_path)
+    loaded = loaded["train"] if isinstance(loaded, DatasetDict) else loaded
+    expected = [user("What is\nit?"), CHAT[1]] if form == "parts" else CHAT
+    assert loaded.features["messages"] == PLAIN
+    assert loaded.column_names == ["messages", "id"]
+    assert loaded[:] == {"messages": [expected], "id": ["7"]}
+
+
+def test_speakers_of_sharegpt(tmp_path):
+    names = ["system", "human", "gpt", "function_call", "observation", "tool", "user", "assistant", "chatgpt"]
+    row = {"conversations": [{"from": name, "value": name} for name in names]}
+    (tmp_path / "chat.json").write_text(json.dumps([row]))
+    found = load_conversations(tmp_path / "chat.json")[0]["messages"]
+    roles = ["system", "user", "assistant", "assistant", "tool", "tool", "user", "assistant", "assistant"]
+    assert found == [{"role": role, "content": name} for role, name in zip(roles, names, strict=True)]
+
+
+@pytest.fixture
+def llava(tmp_path):
+    """LLaVA's file and folder of images: one image, none, two, the last one without a mark."""
+    for name in "abc":
+        (tmp_path / "train2017").mkdir(exist_ok=True)
+        PILImage.new("RGB", (ord(name) - 90, 6)).save(tmp_path / "train2017" / f"{name}.jpg")
+    rows = [
+        {"id": "1", "image": "a.jpg", "conversations": [human("<image>\nWhat is it?"), gpt("A dog.")]},
+        {"id": "2", "conversations": [human("Hi"), gpt("Ho")]},
+        {"id": "3", "image": ["b.jpg", "c.jpg"], "conversations": [human("Is <image> like <image>?"), gpt("No")]},
+        {"id": "4", "image": "c.jpg", "conversations": [{"from": "system", "value": "s"}, human("Who?"), gpt("I")]},
+    ]
+    (tmp_path / "llava.json").write_text(json.dumps(rows))
+    return tmp_path / "llava.json"
+
+
+def test_llava_shows_its_images_where_the_text_says(llava):
+    data = load_conversations(llava, images=llava.parent / "train2017")
+    assert data.column_names == ["messages", "images", "id"]
+    assert data.features["messages"] == WITH_IMAGES
+    assert data.features["images"] == List(Image())
+    assert data["messages"][:] == [
+        [user([IMAGE, text("What is it?")]), assistant([text("A dog.")])],
+        [user([text("Hi")]), assistant([text("Ho")])],
+        [user([text("Is"), IMAGE, text("like"), IMAGE, text("?")]), assistant([text("No")])],
+        [{"role": "system", "content": [text("s")]}, user([IMAGE, text("Who?")]), assistant([text("I")])],
+    ]
+    assert [[image.width for image in images] for images in data["images"]] == [[7], [], [8, 9], [9]]
+    assert all(image["bytes"] is None for image in data.with_format("arrow")["images"][0].values.to_pylist())
+
+
+def test_text_alone_drops_images_and_their_marks(llava):
+    data = load_conversations(llava, images=False)
+    assert data.column_names == ["messages", "id"]
+    assert [chat[-2]["content"] for chat in data["messages"]] == ["What is it?", "Hi", "Is\nlike\n?", "Who?"]
+
+
+def test_without_images_a_mark_is_text():
+    data = load_conversations(
+        Dataset.from_dict({"prompt": ["What does <image> mean?"], "completion": ["It is HTML."]})
+    )
+    assert data[0]["messages"][0] == user("What does <image> mean?")
+
+
+def png(width=4):
+    return PILImage.new("RGB", (width, 4))
+
+
+STORED = Features({"bytes": Value("binary"), "path": TEXT})
+
+
+@pytest.mark.parametrize(
+    ("cells", "feature"),
+    [
+        ([png(5), None], Image()),
+        ([[png(5)], []], List(Image())),
+        ([[png(5)], None], LargeList(Image())),
+        ([[png(5)], []], List(Image(decode=False))),
+    ],
+)
+def test_images_that_data_holds(cells, feature):
+    texts = [[{"user": "a", "assistant": "b"}], [{"user": "c", "assistant": "d"}]]
+    kind = List({"user": TEXT, "assistant": TEXT})
+    name = "image" if isinstance(feature, Image) else "images"
+    data = Dataset.from_dict({name: cells, "texts": texts}, Features({name: feature, "texts": kind}))
+    for given in (data, data.select([1, 0]), data.shuffle(seed=3)):
+        loaded = load_conversations(given)
+        order = [row[0]["user"] == "c" for row in given["texts"]]
+        assert loaded.features["images"] == (LargeList if isinstance(feature, LargeList) else List)(Image())
+        assert [[image.size for image in images or ()] for images in loaded["images"]] == [
+            [] if other else [(5, 4)] for other in order
+        ]
+        assert [chat[0]["content"] for chat in loaded["messages"]] == [
+            [text("c")] if other else [IMAGE, text("a")] for other in order
+        ]
+
+
+def test_images_as_bytes_and_as_names_in_parquet(tmp_path):
+    png().save(tmp_path / "a.png")
+    held = (tmp_path / "a.png").read_bytes()
+    chats = [CHAT, CHAT]
+    for name, cells in {"image": ["a.png", None], "images": [["a.png", "a.png"], []]}.items():
+        Dataset.from_dict({"messages": chats, name: cells}).to_parquet(tmp_path / "named.parquet")
+        loaded = load_conversations(tmp_path / "named.parquet")
+        assert [len(images) for images in loaded["images"]] == [1 if name == "image" else 2, 0]
+        assert loaded[0]["messages"][0]["content"] == [IMAGE] * len(loaded[0]["images"]) + [text("What is it?")]
+    for name, cells in {"image": [held, None], "images": [[held], []]}.items():
+        loaded = load_conversations(Dataset.from_dict({"messages": chats, name: cells}))
+        assert [[image.size for image in images] for images in loaded["images"]] == [[(4, 4)], []]
+
+
+def test_parts_of_a_message_show_images():
+    shown = [[user([{"type": "text", "text": "What?"}, {"type": "image", "text": None}]), assistant([text("x")])]]
+    data = Dataset.from_dict(
+        {"messages": shown, "images": [[png()]]}, Features({"messages": WITH_IMAGES, "images": List(Image())})
+    )
+    assert load_conversations(data)["messages"][:] == shown
+
+
+def test_own_names_of_columns():
+    data = Dataset.from_dict(
+        {"chat": [CHAT], "photo": [png()], "q": ["Q"], "a": ["A"]},
+        Features({"chat": PLAIN, "photo": Image(), "q": TEXT, "a": TEXT}),
+    )
+    loaded = load_conversations(data, columns={"messages": "chat", "images": "photo"})
+    assert loaded.column_names == ["messages", "images", "q", "a"]
+    assert loaded[0]["images"][0].size == (4, 4)
+    pair = load_conversations(data, columns={"prompt": "q", "completion": "a"})
+    assert pair[0]["messages"] == [user("Q"), assistant("A")]
+
+
+def test_splits(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"messages": CHAT, "id": name}))
+    loaded = load_conversations(tmp_path)
+    assert {name: part["id"][:] for name, part in loaded.items()} == {"train": ["train"], "test": ["test"]}
+    assert load_conversations(tmp_path, split="test")["id"][:] == ["test"]
+    both = DatasetDict({"train": Dataset.from_dict({"messages": [CHAT]})})
+    assert load_conversations(both)["train"][0]["messages"] == CHAT
+
+
+def test_unreadable_images_leave_their_rows_out(llava, caplog, tmp_path):
+    (llava.parent / "train2017" / "c.jpg").write_bytes(b"no picture")
+    with caplog.at_level(logging.WARNING):
+        data = load_conversations(llava, images=llava.parent / "train2017", unreadable_log=tmp_path / "log.txt")
+    assert data["id"][:] == ["1", "2"]
+    assert "1 image cannot be read, which leaves out 2 rows" in caplog.text
+    assert "c.jpg" in (tmp_path / "log.txt").read_text()
+    unchecked = load_conversations(llava, images=llava.parent / "train2017", check_images=False)
+    assert unchecked["id"][:] == ["1", "2", "3", "4"]
+    small = load_conversations(llava, images=llava.parent / "train2017", max_pixels=45)
+    assert small["id"][:] == ["1", "2"]
+
+
+def test_bytes_of_lists_are_checked_too(caplog):
+    held = [[{"bytes": b"no", "path": None}], [], [{"bytes": b"no", "path": None}]]
+    rows = {"messages": [CHAT] * 3, "images": held}
+    data = Dataset.from_dict(rows, Features({"messages": PLAIN, "images": List(Image())}))
+    with caplog.at_level(logging.WARNING):
+        assert len(load_conversations(data)) == 1
+    assert "1 image cannot be read, which leaves out 2 rows" in caplog.text
+    with pytest.raises(ValueError, match=r"None of the 1 images of the split 'all' can be read"):
+        load_conversations(data.select([0, 2]))
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"image": "a.jpg", "conversations": [human("<image> <image>"), gpt("x")]}, "it shows 2 images and has 1"),
+        ({"conversations": [human("<image>"), gpt("x")]}, "it shows 1 images and has 0"),
+        ({"image": "a.jpg", "conversations": [gpt("x")]}, "it has 1 images, and no message of a user"),
+        ({"image": {"x": 1}, "conversations": [human("x")]}, "its `image` is no name of a file"),
+        ({"conversations": [{"from": "narrator", "value": "x"}]}, "message 0 is of the role 'narrator'"),
+        ({"conversations": [{"who": "me"}]}, "message 0 is .*a mapping with `role` and `content`, `from` and `value`"),
+        ({"conversations": 3}, "it is .*int.*, and a list of messages is needed"),
+        ({"conversations": ["x"]}, "message 0 is 'x'"),
+        ({"conversations": [{"from": "human", "value": 3}]}, "message 0 holds"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_named_and_counted(row, problem, llava):
+    rows = [*json.loads(llava.read_text()), row, row]
+    llava.write_text(json.dumps(rows))
+    with pytest.raises(ValueError, match=rf"2 of the 6 conversations of .*llava\.json .* row 4 .*{problem}"):
+        load_conversations(llava, images=llava.parent / "train2017")
+
+
+def test_rows_of_a_data_set_that_cannot_be_read():
+    data = Dataset.from_dict({"messages": [CHAT, [{"role": "x", "content": "y"}], CHAT]})
+    with pytest.raises(ValueError, match=r"1 of the 2 conversations of the data set cannot .* row 1 .*role 'x'"):
+        load_conversations(data.select([2, 1]))
+    assert len(load_conversations(data.select([2, 0]))) == 2  # what was filtered out does not matter
+    shown = Dataset.from_dict({"messages": [CHAT], "images": [["a.png"]]})
+    with pytest.raises(ValueError, match=r"row 0 .*it shows 2 images and has 1"):
+        load_conversations(shown.map(lambda row: {"messages": [user("<image><image>")]}), check_images=False)
+    with pytest.raises(ValueError, match=r"its images are no names of files"):
+        load_conversations(Dataset.from_dict({"messages": [CHAT], "images": [["a.png", ""]]}))
+
+
+def test_wrong_arguments(tmp_path, llava):
+    data = Dataset.from_dict({"messages": [CHAT]})
+    with pytest.raises(ValueError, match=r"`columns` has the keys \['text'\]"):
+        load_conversations(data, columns={"text": "messages"})
+    with pytest.raises(ValueError, match=r"`messages` is not in the data, .*--column messages="):
+        load_conversations(Dataset.from_dict({"caption": ["a"]}))
+    with pytest.raises(ValueError, match=r"\{'images': 'x'\} would have no effect: the data has no column images or"):
+        load_conversations(data, images="x")
+    with pytest.raises(ValueError, match=r"`images='x'` was given, but the data holds its images itself"):
+        load_conversations(
+            Dataset.from_dict(
+                {"messages": [CHAT], "images": [[]]}, Features({"messages": PLAIN, "images": List(Image())})
+            ),
+            images="x",
+        )
+    with pytest.raises(ValueError, match=r"The column taken for `images` holds .*int64"):
+        load_conversations(Dataset.from_dict({"messages": [CHAT], "images": [3]}))
+    with pytest.raises(
+        ValueError, match=r"The data has columns \['messages'\] already, which \['chat'\] would overwr"
+    ):
+        load_conversations(Dataset.from_dict({"messages": [CHAT], "chat": [CHAT]}), columns={"messages": "chat"})
+    with pytest.raises(TypeError, match=r"`load_conversations` was given .*IterableDataset"):
+        load_conversations(data.to_iterable_dataset())
+    with pytest.raises(ValueError, match=r"would have no effect: .* is not loaded by"):
+        load_conversations(llava, name="x")
+    with pytest.raises(FileNotFoundError, match=r"None of the 3 images"):
+        load_conversations(llava, images=tmp_path / "..")
+    with pytest.raises(FileNotFoundError, match="There is no file or folder"):
+        load_conversations(tmp_path / "nothing.json")
+
+
+def test_files_that_are_not_recognised(tmp_path):
+    with pytest.raises(ValueError, match=r"holds \[\], of which it recognises nothing"):
+        load_conversations(tmp_path)
+    (tmp_path / "one.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"one\.json, which holds something else than a list of objects"):
+        load_conversations(tmp_path)
+    (tmp_path / "one.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"one\.json, which holds no rows"):
+        load_conversations(tmp_path)
+    (tmp_path / "two.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"holds \['one.json', 'two.jsonl'\], and it is not known which is meant"):
+        load_conversations(tmp_path)
+
+
+def test_names_of_images_lead_nowhere_else(llava, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "secret.png"
+    png().save(outside)
+    rows = json.loads(llava.read_text())
+    for name in (str(outside), "http://127.0.0.1:9/a.png"):
+        rows[0]["image"] = name
+        llava.write_text(json.dumps(rows))
+        with pytest.raises(ValueError, match=r"names 1 files outside of .*allow_outside=True"):
+            load_conversations(llava, images=llava.parent / "train2017")
+    rows[0]["image"] = str(outside)
+    llava.write_text(json.dumps(rows))
+    trusted = load_conversations(llava, images=llava.parent / "train2017", allow_outside=True)
+    assert trusted[0]["images"][0].size == (4, 4)
+    (llava.parent / "linked").mkdir()
+    (llava.parent / "linked" / "x.json").symlink_to(llava)
+    with pytest.raises(ValueError, match=r"names 1 files outside of"):
+        load_conversations(llava.parent / "linked")
+
+
+def test_a_folder_of_parquet_is_read_like_a_hub_data_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    data = Dataset.from_dict(
+        {"images": [[png()]], "texts": [[{"user": "a", "assistant": "b"}]]},
+        Features({"images": List(Image()), "texts": List({"user": TEXT, "assistant": TEXT})}),
+    )
+    (tmp_path / "repo" / "data").mkdir(parents=True)
+    data.to_parquet(tmp_path / "repo" / "data" / "train-00000-of-00001.parquet")
+    loaded = load_conversations(tmp_path / "repo", split="train")
+    assert loaded[0]["messages"] == [user([IMAGE, text("a")]), assistant([text("b")])]
+
+
+def test_what_is_loaded_is_scored(llava):
+    data = load_conversations(llava, images=llava.parent / "train2017")
+    scorers = [
+        CaptionLength(column="messages"),
+        NounCount(column="messages", part="user", turns="first"),
+        CLIPSimilarity(image_column="images", caption_column="messages", part="all", aggregate="max"),
+    ]
+    scored = add_scores(data, scorers)
+    assert scored["caption_length"][:] == [2, 1, 1, 1]
+    assert [value == value for value in scored["clip_similarity"]] == [True, False, True, True]
