@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 from xxhash import xxh3_128_intdigest
 
-from hf_curriculum.data.conversations import ConversationError, Turns
+from hf_curriculum.config import kind_of
+from hf_curriculum.data.conversations import ConversationError, Turns, is_conversation
 from hf_curriculum.scorers.chat_inputs import Chat, ChatModel, Encoded, UnscorableError, read_chat
 from hf_curriculum.scorers.visual.images import ImageOpener
 
@@ -81,14 +82,11 @@ class ChatPasses:
         for row, cell in enumerate(batch[scorer.caption_column]):
             if scorer.prompt_column is not None and before[row] is None:
                 continue
+            _validate_cell(cell, scorer.caption_column, row)
+            _validate_cell(before[row], scorer.prompt_column, row)
             try:
                 chat = read_chat(cell, stored[row], before[row], **options)
-            except ConversationError as error:
-                names = [name for name in (scorer.prompt_column, scorer.caption_column) if name]
-                raise ValueError(
-                    f"`{'` or `'.join(names)}` in row {row} of the batch cannot be read: {error}."
-                ) from error
-            except UnscorableError as error:
+            except (ConversationError, UnscorableError) as error:
                 self.failed[row] = str(error)
                 continue
             if chat is not None:
@@ -207,6 +205,15 @@ class ChatPasses:
                 np.add.at(losses.tokens, rows, tokens)
                 return
             items = [item for number, item in enumerate(items) if number not in wrong]
+
+
+def _validate_cell(cell: Any, column: str | None, row: int) -> None:
+    if not (cell is None or isinstance(cell, str) or is_conversation(cell)):
+        raise TypeError(
+            f"`{column}` in row {row} of the batch is {kind_of(cell)}: {str(cell)[:60]!r}. A chat model reads a list "
+            "of messages with `role` and `content`, or a text. Name another column, or load the data with "
+            "`load_conversations`."
+        )
 
 
 def image_digest(image: Image.Image) -> int:

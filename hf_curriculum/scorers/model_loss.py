@@ -93,8 +93,8 @@ class ModelLoss(PairScorer):
     Shapes:
         float32 (rows,), in nats (per token with "mean"); NaN for a caption or response that is missing, empty or
         blank or has no token to score, an image that cannot be decoded, and one that `regions` does not have or has
-        no region of. NaN, counted and with the first reason in the log, for a conversation that shows another number
-        of images than its row has, that is too long, that the template refuses or the processor cannot read, and,
+        no region of. NaN, counted and with the first reason in the log, for a conversation with an unknown role, that
+        shows another number of images than its row has, that is too long, that the template refuses or the processor cannot read, and,
         for a model without a template, that has several turns.
 
     Raises:
@@ -102,9 +102,9 @@ class ModelLoss(PairScorer):
         ValueError: unknown `reduction`, `turns` or `easy`, `max_length` below 2, `batch_size` below 1, a checkpoint
             that lacks weights, a model of another kind, regions for a model that reads images or none for one that
             reads regions, an encoder-decoder without start token, a Flamingo whose tokenizer lacks its `<image>`;
-            messages that are none, `prompt` and `prompt_column` at once, either of them for a captioner, a chat model
+            `prompt` and `prompt_column` at once, either of them for a captioner, a chat model
             that is an encoder-decoder or whose tokenizer is slow.
-        TypeError: a caption that is not a string.
+        TypeError: a caption that is not a string; a conversation that is no list of messages.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, equation 5 (Bootstrap-CL).
 
