@@ -47,7 +47,8 @@ class InstructionFollowingDifficulty(ModelLoss):
         FileNotFoundError: as `ModelLoss`.
         ValueError: as `ModelLoss`; a captioner.
 
-    Source: Li et al. 2024 (From Quantity to Quality, arXiv 2308.12032), §2.2, s_θ(A|Q) / s_θ(A). There the response
+    Source: Li et al. 2024 (From Quantity to Quality, arXiv 2308.12032), the conditioned answer score
+    divided by the direct one. There the response
     has no chat template's end of turn, and one turn.
 
     Example:

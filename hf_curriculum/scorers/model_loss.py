@@ -94,8 +94,8 @@ class ModelLoss(PairScorer):
         float32 (rows,), in nats (per token with "mean"); NaN for a caption or response that is missing, empty or
         blank or has no token to score, an image that cannot be decoded, and one that `regions` does not have or has
         no region of. NaN, counted and with the first reason in the log, for a conversation with an unknown role, that
-        shows another number of images than its row has, that is too long, that the template refuses or the processor cannot read, and,
-        for a model without a template, that has several turns.
+        shows another number of images than its row has, that is too long, that the template refuses or the processor
+        cannot read, and, for a model without a template, that has several turns.
 
     Raises:
         FileNotFoundError: there are no such model, processor or regions.
