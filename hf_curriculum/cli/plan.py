@@ -30,6 +30,7 @@ from hf_curriculum.cli.common import (
     score_for,
     suggest,
 )
+from hf_curriculum.columns import CAPTION
 
 
 @contextmanager
@@ -99,4 +100,5 @@ def plan_command(
     named = {"--score-column": score_column, "--epochs": None if epochs is None else f"{epochs:g}"}
     named["--batch-size"] = None if batch_size == BATCH_SIZE else str(batch_size)
     given = [word for option, value in named.items() if value is not None for word in (option, value)]
-    suggest("train", dataset, "run", "--curriculum", curriculum, *given, *in_split(split))
+    if CAPTION in data.column_names:  # what `train` reads
+        suggest("train", dataset, "run", "--curriculum", curriculum, *given, *in_split(split))

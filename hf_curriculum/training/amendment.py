@@ -13,18 +13,21 @@ from typing import Any
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_curriculum.config import digest, kind_of, read_json, reading, write_atomically
+from hf_curriculum.config import digest, kind_of, write_atomically
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.streaming.dataset import BucketedStream
-from hf_curriculum.training.checkpoints import CURRICULUM_FILE, read_curriculum
+from hf_curriculum.training.checkpoints import (
+    AMENDMENTS_FILE,
+    CURRICULUM_FILE,
+    is_abandoned,
+    read_amendments,
+    read_curriculum,
+)
 
 logger: logging.Logger = logging.getLogger(__name__)
-
-AMENDMENTS_FILE = "amendments.json"
-_REMEDY = "Give amend= again, or delete the file: the run then goes on as it was."
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,12 @@ def amend_run(trainer: Any, folder: str, given: Amendment | None) -> str | None:
         _validate_given(trainer, given)
     saved = read_curriculum(folder)
     step = TrainerState.load_from_json(os.path.join(folder, TRAINER_STATE_NAME)).global_step
+    if given is None and is_abandoned(Path(folder), step, read_amendments(trainer.args.output_dir)):
+        raise ValueError(
+            f"{folder} is of the run before it was amended at an earlier step, and the rest of the run would be of "
+            f"neither. Pass resume_from_checkpoint=True, or delete {AMENDMENTS_FILE} in the output folder to go on "
+            "with this one."
+        )
     record, pending = saved["plan"].get("amended"), _pending(trainer, folder, step)
     asked = pending if given is None else given.asked()
     begins = asked is not None and (record is None or asked != record["asked"])
@@ -184,25 +193,16 @@ def note_amendment(trainer: Any, folder: str) -> None:
     logger.warning(f"The run is amended after step {record['step']:,}: {trainer.curriculum} from there on.")
     if trainer.args.should_save:
         file, made = Path(trainer.args.output_dir) / AMENDMENTS_FILE, digest(Path(folder) / CURRICULUM_FILE)
-        others = [entry for entry in _noted(trainer) if entry["checkpoint"] != made]
+        others = [entry for entry in read_amendments(trainer.args.output_dir) if entry["checkpoint"] != made]
         entry = {"step": record["step"], "checkpoint": made, "asked": record["asked"]}
         write_atomically(file, json.dumps([*others, entry], indent=1) + "\n")
-
-
-def _noted(trainer: Any) -> list[Mapping[str, Any]]:
-    """The amendments of the run, as its output folder has them."""
-    file = Path(trainer.args.output_dir) / AMENDMENTS_FILE
-    if not file.is_file():
-        return []
-    with reading(file, _REMEDY):
-        return [{name: entry[name] for name in ("step", "checkpoint", "asked")} for entry in read_json(file, _REMEDY)]
 
 
 def _pending(trainer: Any, folder: str, step: int) -> Mapping[str, Any] | None:
     """The amendment that began at this checkpoint, if the output folder has one."""
     made = digest(Path(folder) / CURRICULUM_FILE)
-    found = (entry["asked"] for entry in _noted(trainer) if entry["step"] == step and entry["checkpoint"] == made)
-    return next(found, None)
+    noted = read_amendments(trainer.args.output_dir)
+    return next((entry["asked"] for entry in noted if entry["step"] == step and entry["checkpoint"] == made), None)
 
 
 def _follow(trainer: Any, record: Mapping[str, Any]) -> None:

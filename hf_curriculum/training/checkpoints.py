@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_curriculum.config import digest, lock_file, parse_json, read_json, write_atomically
+from hf_curriculum.config import digest, lock_file, parse_json, read_json, reading, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import explained, validate_token
 from hf_curriculum.planning.plan import Plan, digest_of
@@ -345,14 +345,37 @@ def is_complete(folder: str | Path) -> bool:
     return isinstance(state, dict) and "global_step" in state
 
 
+AMENDMENTS_FILE = "amendments.json"
+
+
+def read_amendments(output_dir: str | Path) -> list[Mapping[str, Any]]:
+    """The amendments of a run, the latest last: each one's `step`, a digest of its `checkpoint`, and what it `asked`."""
+    file = Path(output_dir) / AMENDMENTS_FILE
+    if not file.is_file():
+        return []
+    remedy = "Give amend= again, or delete the file: the run then goes on as it was."
+    with reading(file, remedy):
+        return [{name: entry[name] for name in ("step", "checkpoint", "asked")} for entry in read_json(file, remedy)]
+
+
+def is_abandoned(folder: Path, step: int, amendments: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a checkpoint is of the steps that the run's last amendment took the place of."""
+    if not amendments or step <= amendments[-1]["step"]:
+        return False
+    record = read_curriculum(folder)["plan"].get("amended")
+    return record is None or (record["step"], record["asked"]) != (amendments[-1]["step"], amendments[-1]["asked"])
+
+
 def last_complete_checkpoint(output_dir: str | Path) -> str:
-    """The newest complete checkpoint of a run; incomplete ones are logged and passed over."""
+    """The newest complete checkpoint of a run; those that are not, or that an amendment replaces, are passed over."""
     root = Path(output_dir)
     folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     numbered = [(int(match[1]), entry) for entry in folders if (match := _NUMBERED.fullmatch(entry.name))]
-    skipped = []
-    for _, folder in sorted(numbered, reverse=True):
-        if is_complete(folder):
+    amendments, skipped = read_amendments(root), []
+    for step, folder in sorted(numbered, reverse=True):
+        if is_complete(folder) and is_abandoned(folder, step, amendments):
+            logger.warning(f"{folder} is of the run before it was amended after step {amendments[-1]['step']}.")
+        elif is_complete(folder):
             if skipped:
                 logger.warning(
                     f"{', '.join(skipped)} in {root} is incomplete: the run ended while it was being saved. "

@@ -36,6 +36,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerState, set_seed
 
 from hf_curriculum import (
+    Amendment,
     BucketedStream,
     CaptionCollator,
     CurriculumTrainer,
@@ -365,7 +366,8 @@ def train(job: dict) -> None:
         # Whatever the process is doing then, it ends without another line of Python.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, job["kill_after"])
-    trainer.train(resume_from_checkpoint=checkpoint_of(job))
+    amend = Amendment(job["amend"]) if job.get("amend") else None
+    trainer.train(resume_from_checkpoint=checkpoint_of(job), amend=amend)
     signal.setitimer(signal.ITIMER_REAL, 0)
     if trainer.args.process_index == 0:
         weights = b"".join(part.numpy().tobytes() for part in trainer.model.state_dict().values())
@@ -382,19 +384,27 @@ def train(job: dict) -> None:
             # Where the losses say the order, those of earlier rounds are not kept.
             "planned": None if plan.losses is not None else planned_rows(plan),
             "log": plan.log,
+            "amended": amended_after(plan.amended),
             "lr": trainer.lr_scheduler.get_last_lr(),
         }
         Path(job["log"] + ".final").write_text(json.dumps(facts))
 
 
 def planned_rows(plan: Plan) -> list[list[int]]:
-    """The rows of each step."""
-    return [plan.step_rows(step).tolist() for step in range(plan.num_steps)]
+    """The rows of each step; of an amended run those after the amendment."""
+    return [plan.step_rows(step).tolist() for step in range(plan.first_step, plan.num_steps)]
 
 
-def checkpoint_of(job: dict) -> bool:
-    """Whether to resume; `"if possible"` begins anew where a run was killed before its first whole checkpoint."""
+def amended_after(record: dict | None) -> list[int]:
+    """After which steps a run was amended."""
+    return [] if record is None else [*amended_after(record["before"]["plan"].get("amended")), record["step"]]
+
+
+def checkpoint_of(job: dict) -> bool | str:
+    """Whether to resume, or from which checkpoint; `"if possible"` begins anew where there is no whole one yet."""
     resume = job.get("resume", False)
+    if isinstance(resume, int) and not isinstance(resume, bool):
+        return f"{job['out']}/checkpoint-{resume}"
     if resume != "if possible":
         return resume
     try:

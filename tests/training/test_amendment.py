@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from transformers import TrainerCallback
 
 from hf_curriculum import IID, Amendment, BabySteps, OnlineSelection, Phases, save_bucketed
 from hf_curriculum.training.amendment import AMENDMENTS_FILE
@@ -134,6 +135,40 @@ def test_a_run_killed_before_its_next_checkpoint_repeats_it_too(amended, make_tr
     plain.train(resume_from_checkpoint=True)
     assert plain.plan.amended is None
     assert same_weights(plain, amended[0])
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise Killed
+
+
+def test_checkpoints_of_the_run_before_are_passed_over(make_trainer, tmp_path, caplog):
+    make_trainer(FIRST, **SAVED).train()
+    run = make_trainer(FIRST, trainer={"callbacks": [KillAt(9)]}, **SAVED)
+    with pytest.raises(Killed):
+        run.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-8"), amend=Amendment(OTHER))
+    old = make_trainer(FIRST, **SAVED)
+    with pytest.raises(ValueError, match=r"checkpoint-16 is of the run before it was amended at an earlier step"):
+        old.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-16"))
+    again = make_trainer(FIRST, **SAVED)
+    with caplog.at_level("WARNING"):
+        again.train(resume_from_checkpoint=True)
+    assert "checkpoint-24 is of the run before it was amended after step 8" in caplog.text
+    assert again.plan.first_step == 8
+    assert sorted(drawn(tmp_path / "out")) == list(range(24))
+    other = make_trainer(FIRST, output_dir=str(tmp_path / "other"), **SAVED)
+    other.train()
+    other = make_trainer(FIRST, output_dir=str(tmp_path / "other"), **SAVED)
+    other.train(resume_from_checkpoint=str(tmp_path / "other" / "checkpoint-8"), amend=Amendment(OTHER))
+    assert same_weights(again, other)
 
 
 def test_other_data_is_asked_for_again(amended, make_trainer, tmp_path):

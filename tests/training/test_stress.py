@@ -178,6 +178,71 @@ def test_random_kills(launch, tmp_path, capsys):
     assert set(outcomes) == {"same"}
 
 
+AMENDED = ({"type": "iid", "easy": "low"}, {"type": "phases", "num_phases": 2, "easy": "low"})
+"""The rules after checkpoints 8 and 16."""
+
+
+def draw_amended(chance: random.Random, common: dict, root: Path) -> list[dict]:
+    """A run that is amended twice, and one that is killed besides, before and after either amendment.
+
+    Only the launch that amends is told of it: those that go on are not.
+    """
+    first, second = ({"resume": at, "amend": rule} for at, rule in zip((8, 16), AMENDED, strict=True))
+    whole = {"out": f"{root}/whole", "log": f"{root}/whole.log"}
+    jobs = [{**whole, "kill_at": 9}, {**whole, **first, "kill_at": 17}, {**whole, **second}]
+    killed = {"out": f"{root}/killed", "log": f"{root}/killed.log"}
+    ends = [{"kill_at": 9}, {"kill_at": 17}, {}]
+    for number, (begin, end) in enumerate(zip(({}, first, second), ends, strict=True)):
+        start, stop = 8 * number, min(8 * number + 8, CRASH.STEPS)
+        kill = chance.choice(
+            [
+                {"kill_at": chance.randint(start + 1, stop - 1)},
+                {"kill_in_save": [start + 4, "before_optimizer"]},
+                {"cut_state": start + 4},
+                {"kill_after": round(chance.uniform(0.05, 1.0), 3)},
+            ]
+        )
+        again = {"resume": True} if number else {"resume": "if possible"}
+        jobs += [{**killed, **begin, **kill}, {**killed, **again, **end}]
+    return [{**common, **job} for job in jobs]
+
+
+def amended_runs(launch, folder: Path, wanted: int, chance: random.Random, cells: Iterator[Cell]) -> Counter:
+    """How many amended runs, killed so often in all, were the same as without kills."""
+    outcomes: Counter = Counter()
+    while outcomes["kills"] < wanted:
+        cell, root = next(cells), folder / f"amended{outcomes.total()}"
+        root.mkdir(parents=True)
+        jobs = draw_amended(chance, common_of(cell), root)
+        (folder / "jobs.json").write_text(json.dumps(jobs))
+        launch(Path(__file__).with_name("crash_runs.py"), folder / "jobs.json", timeout=1200)
+        outcomes["kills"] += len(Path(f"{root}/killed.log.kills").read_text().splitlines())
+        outcome = compare(root, cell)
+        outcomes[outcome] += 1
+        assert outcome != "same" or CRASH.outcome(f"{root}/killed.log", cell[0]).final["amended"] == [8, 16]
+    return outcomes
+
+
+AMENDED_CELLS = [(1, 0, 1, "phases", "rows"), (2, 2, 1, "baby_steps", "norm")]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_amended_twice_and_killed_is_the_same(launch, tmp_path):
+    outcomes = amended_runs(launch, tmp_path, 8, random.Random(0), cycle(AMENDED_CELLS))
+    assert set(outcomes) == {"kills", "same"}
+
+
+@pytest.mark.stress
+def test_random_kills_around_two_amendments(launch, tmp_path, capsys):
+    wanted = int(os.environ.get("HF_CURRICULUM_STRESS_KILLS", "100"))
+    chance = random.Random(int(os.environ.get("HF_CURRICULUM_STRESS_SEED", "0")))
+    cells = cycle([*AMENDED_CELLS, (1, 2, 2, "self_paced", "norm"), (1, 0, 2, "filter", "captions")])
+    outcomes = amended_runs(launch, tmp_path, wanted, chance, cells)
+    with capsys.disabled():
+        print(f"kills of amended runs, and what became of the runs: {dict(outcomes)}")
+    assert set(outcomes) == {"kills", "same"}
+
+
 def compare(root: Path, cell: Cell) -> str:
     """Whether the killed run and the whole one saw, logged, decided and became the same."""
     try:
