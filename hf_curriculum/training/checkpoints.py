@@ -349,7 +349,7 @@ AMENDMENTS_FILE = "amendments.json"
 
 
 def read_amendments(output_dir: str | Path) -> list[Mapping[str, Any]]:
-    """The amendments of a run, the latest last: each one's `step`, a digest of its `checkpoint`, and what it `asked`."""
+    """The amendments of a run, the latest last: its `step`, a digest of its `checkpoint`, what it `asked` for."""
     file = Path(output_dir) / AMENDMENTS_FILE
     if not file.is_file():
         return []
