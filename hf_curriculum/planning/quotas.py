@@ -241,24 +241,38 @@ class Quotas:
 
     def _one_by_one(self, asked: np.ndarray, first: int, start: np.ndarray) -> np.ndarray:
         """The same step by step, earliest deadline first."""
-        due = self._due(asked, first).tolist()
-        whole, part = (asked >> UNIT_BITS).tolist(), (asked & (UNIT - 1)).tolist()
-        totals = self._total(np.arange(first, first + len(asked))).tolist()
-        drawn, rows, sources = start.tolist(), [], range(len(start))
+        rows, part = asked >> UNIT_BITS, asked & (UNIT - 1)
+        totals, due = self._total(np.arange(first, first + len(asked))), self._due(asked, first) - first
+        # Beyond what is due, so many sources are one draw ahead, each until that draw is due.
+        ahead = (totals - rows.sum(axis=1)).tolist()
+        turns = np.lexsort((-part, np.where(part > 0, due, _NEVER)), axis=1).tolist()
+        until = np.where(start > rows[0], due[0], 0).tolist()
+        ends, count, given = [0] * (len(asked) + 1), sum(end > 0 for end in until), []
+        for end in until:
+            ends[min(end, len(asked))] += 1
+        sources, due = len(start), due.ravel().tolist()
         for row in range(1, len(asked)):
-            before, floor = drawn, whole[row]
-            drawn = list(map(max, before, floor))
-            short = totals[row] - sum(drawn)
-            if short > 0:
-                more = [source for source in sources if part[row][source] and drawn[source] == floor[source]]
-                for source in sorted(more, key=lambda one: (due[row][one], -part[row][one]))[:short]:
-                    drawn[source] += 1
-            while short < 0:  # after a decision more may be due at once than a step has: what is least behind waits
-                late = [source for source in sources if drawn[source] > before[source]]
-                drawn[min(late, key=lambda one: (int(asked[row, one]) - (drawn[one] << UNIT_BITS), one))] -= 1
-                short += 1
-            rows.append(drawn)
-        return np.array(rows, dtype=np.int64)
+            count -= ends[row]
+            if count < ahead[row]:
+                for source in turns[row]:
+                    if until[source] <= row:
+                        place = row * sources + source
+                        given.append(place)
+                        until[source] = end = due[place]
+                        if end < len(asked):
+                            ends[end] += 1
+                        count += 1
+                        if count == ahead[row]:
+                            break
+        rows.flat[given] += 1
+        rows[0] = start
+        rows = np.maximum.accumulate(rows, axis=0)
+        # After a decision more may be due at once than a step has: what is least behind waits.
+        for row in np.flatnonzero(rows.sum(axis=1) > totals).tolist():
+            for _ in range(int(rows[row].sum() - totals[row])):
+                late = np.flatnonzero(rows[row] > rows[row - 1])
+                rows[row, late[np.argmin(asked[row, late] - (rows[row, late] << UNIT_BITS))]] -= 1
+        return rows[1:]
 
     def _due(self, asked: np.ndarray, first: int) -> np.ndarray:
         """The step by which each source's next draw is due, by its row of `asked`; int64, same shape."""
