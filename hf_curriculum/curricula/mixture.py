@@ -514,22 +514,20 @@ class SharesStage(Stage):
 
     def positions(self, start: int, stop: int, key: int) -> np.ndarray:
         """Positions in the order drawn at the sample positions `[start, stop)`; int64, shape (stop − start,)."""
-        size, unit = self.batch_size, self._unit
+        size = self.batch_size
         first, end = start // size, -(-stop // size)
-        counts = self.quotas.counts(first, end)
+        counts = self.quotas.counts(first, end) * self._unit
         # Rounds share a key: passes go on, and only the steps' own orders are new.
         key = mix64(key, self.number if self.weights is None else 0)
         kind = np.uint8 if counts.shape[1] <= 256 else np.uint16
         each = np.tile(np.arange(counts.shape[1], dtype=kind), end - first)
         sources = np.repeat(each, np.diff(counts, axis=0).ravel())
-        if unit > 1:
-            sources = np.repeat(sources, unit)
-        elif size > 1:
-            sources = sources[self._places(first, end, key)]
-        low, high = (counts[[0, -1]] * unit).tolist()
-        found = np.empty(len(sources), dtype=np.int64)
+        if 1 == self._unit < size:
+            sources = sources.take(self._places(first, end, key))
+        found, low, high = np.empty(len(sources), dtype=np.int64), counts[0].tolist(), counts[-1].tolist()
         for source, rules in zip(self.sources, self._rules, strict=True):
-            found[sources == source] = _read(rules, low[source], high[source], key)
+            # Where a source stands by chance, writing by numbers is faster than by a mask.
+            found[np.flatnonzero(sources == source)] = _read(rules, low[source], high[source], key)
         return found[start - first * size : stop - first * size]
 
     def _places(self, first: int, end: int, key: int) -> np.ndarray:
