@@ -260,19 +260,36 @@ def test_exposure_is_what_is_counted(then):
         assert set(never.tolist()) == {round(plan.exposure().never_shown)}
 
 
-def test_notes_say_how_often_a_source_is_repeated():
-    plan = plan_of(Mixture("source", {"caption": 5, "vqa": 5, "ocr": 0}, then={"vqa": Phases(3)}), max_steps=25)
-    assert plan.notes[:3] == (
-        "caption: 100 draws (50 %) of 60 rows, each 1 or 2 ×",
-        "vqa: 100 draws (50 %) of 25 rows, 4 × on average by Phases(num_phases=3)",
-        "ocr: 0 draws (0 %) of 7 rows, never shown",
+def test_a_plan_says_how_often_a_source_is_repeated():
+    text = plan_of(
+        Mixture("source", {"caption": 5, "vqa": 5, "ocr": 0}, then={"vqa": Phases(3)}), max_steps=25
+    ).describe()
+    assert "  caption: 100 draws (50 %) of 60 rows, each 1 or 2 ×" in text
+    assert "  vqa: 100 draws (50 %) of 25 rows, 4 × on average by Phases(num_phases=3)" in text
+    assert "  ocr: 0 draws (0 %) of 7 rows, never shown" in text
+    text = plan_of(Mixture("source", {"caption": 30, "vqa": 0, "ocr": 14}, examples=88)).describe()
+    assert "  caption: 60 draws (68.18 %) of 60 rows, each 1 ×" in text
+    assert "  ocr: 28 draws (31.82 %) of 7 rows, each 4 ×" in text
+    assert "caption 68.2 %, vqa 0 %, ocr 31.8 %" in text
+    text = plan_of(Filter(1, RULES["even"]), max_steps=6).describe()
+    assert "  caption: 16 draws (33.33 %) of 60 rows, 44 of them never" in text
+    parts = Staged({"x": IID(epochs=1), "y": Mixture("source", {"caption": 1, "vqa": 1}, examples=64)}, column="kind")
+    kinds = DATA.add_column("kind", ["x" if name == "ocr" else "y" for name in SOURCES])
+    assert "  y: vqa: 32 draws (50 %) of 25 rows, each 1 or 2 ×" in plan_of(parts, kinds).describe()
+
+
+def test_notes_warn_of_a_source_that_is_shown_far_more_often_than_others_or_never(caplog):
+    plan = plan_of(Mixture("source", {"caption": 2, "vqa": 1, "ocr": 0}), epochs=2)
+    assert plan.notes == ()
+    assert not caplog.records
+    plan = plan_of(Mixture("source", {"caption": 300, "vqa": 1, "ocr": 299}, then={"ocr": Phases(3)}, examples=92))
+    assert plan.notes == (
+        "vqa: its share is less than one draw, and nothing of it is shown.",
+        "ocr: a row of it is shown 6.86 × on average, and one of all the data 1.04 ×. Give it a smaller share or more "
+        "rows, if that is too often.",
     )
-    plan = plan_of(Mixture("source", {"caption": 30, "vqa": 0, "ocr": 14}, examples=88))
-    assert plan.notes[0] == "caption: 60 draws (68.18 %) of 60 rows, each 1 ×"
-    assert plan.notes[2] == "ocr: 28 draws (31.82 %) of 7 rows, each 4 ×"
-    assert "note: ocr: 28 draws (31.82 %) of 7 rows, each 4 ×" in plan.describe()
-    assert "caption 68.2 %, vqa 0 %, ocr 31.8 %" in plan.describe()
-    assert plan_of(RULES["even"], max_steps=6).notes[0] == "caption: 16 draws (33.33 %) of 60 rows, 44 of them never"
+    assert [record.getMessage() for record in caplog.records] == [*plan.notes]
+    assert plan_of(Mixture("source", WEIGHTS), max_steps=1).notes == ()
 
 
 def test_a_source_without_a_share_is_in_no_pool():
@@ -406,6 +423,9 @@ def test_a_validation_set_without_sources_is_noticed_before_the_first_step(adapt
             validate_metric(trainer)
         trainer.eval_dataset = dict.fromkeys(WEIGHTS, DATA)
         validate_metric(trainer)
+        del trainer.eval_dataset["vqa"]
+        with pytest.raises(ValueError, match=r"on 'eval_vqa_loss'.* Give an eval_dataset=\{\.\.\.\} with 'vqa'"):
+            validate_metric(trainer)
 
 
 def test_it_goes_through_json_and_yaml_and_into_other_rules():
