@@ -31,6 +31,7 @@ from hf_curriculum import (
     make_plan,
 )
 from hf_curriculum.config import digest
+from hf_curriculum.curricula import mixture as MIXTURE
 from hf_curriculum.planning import quotas as QUOTAS
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.quotas import UNIT, Quotas, Stretch, grid_shares
@@ -197,6 +198,15 @@ def test_within_a_batch_sources_are_in_a_random_order_of_the_seed():
         shown = half.sum(axis=2)
         assert abs(shown[:, 0].mean() - 4) < 0.4
         assert len(set(shown[:, 0].tolist())) > 2
+
+
+@pytest.mark.parametrize("rule", [RULES["moving"], Mixture("source", WEIGHTS, then={"vqa": Phases(3)})])
+def test_how_many_draws_are_read_at_once_changes_nothing(rule, monkeypatch):
+    whole = plan_of(rule, epochs=4).rows(0, 368)
+    monkeypatch.setattr(MIXTURE, "_AHEAD", 5)
+    plan = plan_of(rule, epochs=4)
+    for start, stop in ((0, 368), (101, 102), (7, 300), (200, 200), (3, 9)):
+        assert plan.rows(start, stop).tolist() == whole[start:stop].tolist()
 
 
 def test_the_rows_are_those_of_every_machine():
