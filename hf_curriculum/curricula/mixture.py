@@ -27,6 +27,10 @@ _ORDERS, _PLACES = 256, 1 << 16
 """Random orders of a batch, or as few as have so many places together."""
 _PLACE = 0x50_1AC3
 """Keys where in a batch a source's draws are."""
+_AHEAD = 1 << 14
+"""Draws of a source that are read at once."""
+_OFTEN = 4
+"""How much more often than the average row one of a source is shown, before a note says so."""
 _SMOOTHING = 0.9
 """α of ODM's moving average."""
 
@@ -205,9 +209,9 @@ class Mixture(SizedCurriculum):
         return {**others, self.column: "groups"}
 
     @property
-    def metric(self) -> str | None:
-        """One of the metrics that decide, whose name a trainer checks before its first step."""
-        return None if self.adapt is None else f"eval_{next(iter(self.shares))}_loss"
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that decide, whose names a trainer checks before its first step."""
+        return () if self.adapt is None else tuple(f"eval_{name}_loss" for name in self.shares)
 
     def shares_at(self, progress: float) -> dict[str, float]:
         """The shares at `progress` (0 … 1) of the run, which add up to 1; before the first decision where they adapt.
@@ -319,7 +323,8 @@ class Mixture(SizedCurriculum):
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
         """The shares of the next round, from the validation loss of each source."""
         names = list(self.shares)
-        losses = {name: metric_value(observed.metrics, f"eval_{name}_loss", "Mixture") for name in names}
+        values = (metric_value(observed.metrics, metric, "Mixture") for metric in self.metrics)
+        losses = dict(zip(names, values, strict=True))
         last = log[-1] if log else {"shares": self.shares_at(0), "rewards": dict.fromkeys(names, 0.0)}
         entry: dict[str, Any] = {"decision": "shares", "losses": losses, "shares": dict(last["shares"])}
         if self.adapt == "odm":
@@ -351,24 +356,43 @@ class Mixture(SizedCurriculum):
         sizes = ", ".join(
             f"{name} {len(part):,}" for name, part in zip(self.shares, self._parts(ranking), strict=True)
         )
-        names = ", ".join(f"eval_{name}_loss" for name in self.shares)
-        return (f"shares by {self.adapt!r} every {self.every:,} steps, {checks:,} times, on {names} (rows: {sizes})",)
+        on = ", ".join(self.metrics)
+        return (f"shares by {self.adapt!r} every {self.every:,} steps, {checks:,} times, on {on} (rows: {sizes})",)
+
+    def details(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """Of each source its share, its draws, and how often each of its rows is shown."""
+        counted = self._counted(ranking, budget)
+        total = sum(draws for *_, draws in counted)
+        return tuple(
+            f"{name}: {draws:,} draws ({100 * draws / total:.4g} %) of {len(part):,} rows, "
+            f"{_times(draws, len(part), self.then.get(name))}"
+            for name, part, draws in counted
+        )
 
     def notes(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """Of each source its share, its draws, and how often each of its rows is shown; and what its rule says."""
-        if self.adapt is not None:
-            return ()
-        stage = self.stages(ranking, budget)[0]
-        steps = min(stage.num_steps, budget.steps or stage.num_steps)
-        counts, notes = stage.draws_of(steps), []
-        for number, (name, part) in enumerate(zip(self.shares, self._parts(ranking), strict=True)):
-            draws, rule = int(counts[number]), self.then.get(name)
-            share = f"{100 * draws / (steps * stage.batch_size):.4g} %"
-            notes.append(f"{name}: {draws:,} draws ({share}) of {len(part):,} rows, {_times(draws, len(part), rule)}")
+        """Which sources are shown far more often than others or never, and what their rules say."""
+        counted, notes = self._counted(ranking, budget), []
+        average = sum(draws for *_, draws in counted) / len(ranking)
+        for name, part, draws in counted:
+            rule, times = self.then.get(name), draws / len(part)
+            if times > _OFTEN * max(average, 1):
+                notes.append(
+                    f"{name}: a row of it is shown {times:.3g} × on average, and one of all the data {average:.3g} ×. "
+                    "Give it a smaller share or more rows, if that is too often."
+                )
+            if not draws and (self.shares[name] or self._goal[name]):
+                notes.append(f"{name}: its share is less than one draw, and nothing of it is shown.")
             if rule is not None and draws:
-                own = Budget(None, draws, 1)
-                notes.extend(f"{name}: {note}" for note in rule.notes(part, own))
+                notes.extend(f"{name}: {note}" for note in rule.notes(part, Budget(None, draws, 1)))
         return tuple(notes)
+
+    def _counted(self, ranking: Ranking, budget: Budget) -> list[tuple[str, Ranking, int]]:
+        """The sources, with their examples and draws; none where the shares adapt."""
+        if self.adapt is not None:
+            return []
+        stage = self.stages(ranking, budget)[0]
+        draws = stage.draws_of(min(stage.num_steps, budget.steps or stage.num_steps)).tolist()
+        return list(zip(self.shares, self._parts(ranking), draws, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """As `Curriculum.to_dict`, with the rules of sources as mappings of their own."""
@@ -514,23 +538,34 @@ class SharesStage(Stage):
 
     def positions(self, start: int, stop: int, key: int) -> np.ndarray:
         """Positions in the order drawn at the sample positions `[start, stop)`; int64, shape (stop − start,)."""
-        size, unit = self.batch_size, self._unit
+        size = self.batch_size
         first, end = start // size, -(-stop // size)
-        counts = self.quotas.counts(first, end)
+        counts = self.quotas.counts(first, end) * self._unit
         # Rounds share a key: passes go on, and only the steps' own orders are new.
         key = mix64(key, self.number if self.weights is None else 0)
         kind = np.uint8 if counts.shape[1] <= 256 else np.uint16
         each = np.tile(np.arange(counts.shape[1], dtype=kind), end - first)
         sources = np.repeat(each, np.diff(counts, axis=0).ravel())
-        if unit > 1:
-            sources = np.repeat(sources, unit)
-        elif size > 1:
-            sources = sources[self._places(first, end, key)]
-        low, high = (counts[[0, -1]] * unit).tolist()
-        found = np.empty(len(sources), dtype=np.int64)
+        if 1 == self._unit < size:
+            sources = sources.take(self._places(first, end, key))
+        found, low, high = np.empty(len(sources), dtype=np.int64), counts[0].tolist(), counts[-1].tolist()
         for source, rules in zip(self.sources, self._rules, strict=True):
-            found[sources == source] = _read(rules, low[source], high[source], key)
+            # Where a source stands by chance, writing by numbers is faster than by a mask.
+            found[np.flatnonzero(sources == source)] = self._drawn(source, rules, low[source], high[source], key)
         return found[start - first * size : stop - first * size]
+
+    def _drawn(self, source: int, rules: tuple[Stage, ...], start: int, stop: int, key: int) -> np.ndarray:
+        """The draws `[start, stop)` of a source, of which many are read at once: a few cost nearly as much."""
+        parts = [np.empty(0, dtype=np.int64)]
+        for first in range(start - start % _AHEAD, stop, _AHEAD):
+            if self._kept_draws.get(source, (None,))[0] != (first, key):
+                self._kept_draws[source] = (first, key), _read(rules, first, first + _AHEAD, key)
+            parts.append(self._kept_draws[source][1][max(start - first, 0) : stop - first])
+        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+
+    @cached_property
+    def _kept_draws(self) -> dict[int, tuple[tuple[int, int], np.ndarray]]:
+        return {}
 
     def _places(self, first: int, end: int, key: int) -> np.ndarray:
         """Where in its batch each draw stands, as indices into all draws of the steps `[first, end)`."""

@@ -77,6 +77,11 @@ class Staged(Curriculum):
         parts = self._stretches(ranking).items()
         return tuple(f"{name}: {note}" for name, part in parts for note in self.parts[name].notes(part, budget))
 
+    def details(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """Those of the parts."""
+        parts = self._stretches(ranking).items()
+        return tuple(f"{name}: {line}" for name, part in parts for line in self.parts[name].details(part, budget))
+
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The parts' epochs in epochs of everything."""
         parts = self._stretches(ranking).items()

@@ -194,6 +194,10 @@ class Curriculum(Configured, Deciding, ABC):
         """What to know before training by this rule on these examples, for `Plan.notes`."""
         return ()
 
+    def details(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
+        """What is drawn, in more words than a stage has, for `Plan.describe`."""
+        return ()
+
     @abstractmethod
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """The epochs that an i.i.d. control of the same name runs for."""
@@ -301,6 +305,7 @@ class WrappingCurriculum(Curriculum):
     pending_decisions: Any = _of_then("pending_decisions")
     scenarios: Any = _of_then("scenarios")
     notes: Any = _of_then("notes")
+    details: Any = _of_then("details")
     most_decisions: Any = _of_then("most_decisions")
 
     @property

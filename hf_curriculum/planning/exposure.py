@@ -357,6 +357,7 @@ def _totals(plan: Described) -> list[str]:
     what = "examples" if plan.candidates == 1 else "candidates"
     steps = plan.num_steps - plan.first_step
     lines = [f"{ruled:,} {what} drawn{filled}: {passes} in {steps:,} steps of {plan.global_batch_size}"]
+    lines.extend(f"  {line}" for line in plan.curriculum.details(plan.order, plan.unit_budget))
     if plan.undecided:
         lines[0] = f"at most {lines[0]}, of which {plan.known_steps:,} are settled"
         lines.extend(f"  {line}" for line in plan.pending_decisions())

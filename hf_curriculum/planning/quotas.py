@@ -134,9 +134,7 @@ class Quotas:
         """Draws of each source after `first`, `first + 1`, … `stop` steps; int64 (stop − first + 1, sources)."""
         parts = []
         while True:
-            number = int(np.searchsorted(self._firsts, min(first, self.steps - 1), side="right")) - 1
-            block = (min(first, self.steps - 1) - self.stretches[number].first) // _BLOCK
-            start, rows = self._block(number, block)
+            start, rows = self._block(min(first, self.steps - 1))
             last = start + len(rows) - 1
             if stop <= last:
                 parts.append(rows[first - start : stop - start + 1])
@@ -145,60 +143,57 @@ class Quotas:
             first = last
 
     @cached_property
-    def _blocks(self) -> dict[tuple[int, int], np.ndarray]:
+    def _blocks(self) -> dict[int, np.ndarray]:
+        """Draws after 0, 1, … steps of a block, by its first step."""
         return {}
 
     @cached_property
-    def _states(self) -> dict[tuple[int, int], np.ndarray]:
-        """Draws before blocks, where they follow from those before."""
-        return {(0, 0): self.drawn}
+    def _states(self) -> dict[int, np.ndarray]:
+        """Draws before a block, by its first step."""
+        return {0: self.drawn}
 
-    def _span(self, number: int, block: int) -> tuple[int, int]:
-        """First step and end of a block of a stretch."""
-        first = self.stretches[number].first + block * _BLOCK
-        later = self._firsts[number + 1 :].tolist()
-        return first, min([first + _BLOCK, self.steps, *later[:1]])
+    def _span(self, step: int) -> tuple[int, int, int]:
+        """The stretch, the first step and the end of the block that holds a step."""
+        number = int(np.searchsorted(self._firsts, step, side="right")) - 1
+        first = step - (step - self.stretches[number].first) % _BLOCK
+        return number, first, min([first + _BLOCK, self.steps, *self._firsts[number + 1 : number + 2].tolist()])
 
-    def _block(self, number: int, block: int) -> tuple[int, np.ndarray]:
-        """The first step of a block, and the draws after 0, 1, … of its steps."""
-        first, end = self._span(number, block)
-        rows = self._blocks.get((number, block))
+    def _block(self, step: int) -> tuple[int, np.ndarray]:
+        """The first step of the block that holds a step, and the draws after 0, 1, … of its steps."""
+        number, first, end = self._span(step)
+        rows = self._blocks.get(first)
         if rows is None:
-            rows = self._count(first, end, number, self._before(number, block))
+            rows = self._count(first, end, number, self._before(first))
             while len(self._blocks) >= _KEPT:
                 self._blocks.pop(next(iter(self._blocks)))
-            self._blocks[number, block] = rows
+            self._blocks[first], self._states[end] = rows, rows[-1].copy()
         return first, rows
 
-    def _before(self, number: int, block: int) -> np.ndarray:
+    def _before(self, first: int) -> np.ndarray:
         """Draws before a block."""
         waiting = []
-        while (state := self._known(number, block)) is None:
-            waiting.append((number, block))
-            block -= 1
-            if block < 0:
-                number -= 1
-                length = self.stretches[number + 1].first - self.stretches[number].first
-                block = (length - 1) // _BLOCK
-        for place in reversed(waiting):
-            state = self._count(*self._span(number, block), number, state)[-1]
-            self._states[place] = state
-            number, block = place
+        while (state := self._known(first)) is None:
+            first = self._span(first - 1)[1]
+            waiting.append(first)
+        for step in reversed(waiting):
+            state = self._block(step)[1][-1]
         return state
 
-    def _known(self, number: int, block: int) -> np.ndarray | None:
-        """Draws before a block that do not depend on those before; None where they do."""
-        if (number, block) in self._states or block == 0:
-            return self._states.get((number, block))
+    def _known(self, first: int) -> np.ndarray | None:
+        """Draws before a block, where they are kept or do not depend on those before; None where they do."""
+        number = self._span(first)[0]
+        begins = self.stretches[number].first
+        if first in self._states or first == begins:
+            return self._states.get(first)
         active, start = self._active(number), self.drawn
         if not active.all():
             # What is asked of a source without a share is no whole number. Once others make up for it, it stays so.
-            if block == 1:
+            second = begins + _BLOCK
+            if first == second:
                 return None
-            start, then = self._before(number, 1), self._span(number, 1)[0]
-            if (self.asked(np.array([then]))[0] - (start << UNIT_BITS))[~active].sum() >= UNIT:
+            start = self._before(second)
+            if (self.asked(np.array([second]))[0] - (start << UNIT_BITS))[~active].sum() >= UNIT:
                 return None
-        first = self._span(number, block)[0]
         rows = self._rounded(self.asked(np.arange(first - 1, first + 2)), np.array([first]), active, start)
         return None if rows is None else rows[0]
 
@@ -241,24 +236,38 @@ class Quotas:
 
     def _one_by_one(self, asked: np.ndarray, first: int, start: np.ndarray) -> np.ndarray:
         """The same step by step, earliest deadline first."""
-        due = self._due(asked, first).tolist()
-        whole, part = (asked >> UNIT_BITS).tolist(), (asked & (UNIT - 1)).tolist()
-        totals = self._total(np.arange(first, first + len(asked))).tolist()
-        drawn, rows, sources = start.tolist(), [], range(len(start))
+        rows, part = asked >> UNIT_BITS, asked & (UNIT - 1)
+        totals, due = self._total(np.arange(first, first + len(asked))), self._due(asked, first) - first
+        # Beyond what is due, so many sources are one draw ahead, each until that draw is due.
+        ahead = (totals - rows.sum(axis=1)).tolist()
+        turns = np.lexsort((-part, np.where(part > 0, due, _NEVER)), axis=1).tolist()
+        until = np.where(start > rows[0], due[0], 0).tolist()
+        ends, count, given = [0] * (len(asked) + 1), sum(end > 0 for end in until), []
+        for end in until:
+            ends[min(end, len(asked))] += 1
+        sources, due = len(start), due.ravel().tolist()
         for row in range(1, len(asked)):
-            before, floor = drawn, whole[row]
-            drawn = list(map(max, before, floor))
-            short = totals[row] - sum(drawn)
-            if short > 0:
-                more = [source for source in sources if part[row][source] and drawn[source] == floor[source]]
-                for source in sorted(more, key=lambda one: (due[row][one], -part[row][one]))[:short]:
-                    drawn[source] += 1
-            while short < 0:  # after a decision more may be due at once than a step has: what is least behind waits
-                late = [source for source in sources if drawn[source] > before[source]]
-                drawn[min(late, key=lambda one: (int(asked[row, one]) - (drawn[one] << UNIT_BITS), one))] -= 1
-                short += 1
-            rows.append(drawn)
-        return np.array(rows, dtype=np.int64)
+            count -= ends[row]
+            if count < ahead[row]:
+                for source in turns[row]:
+                    if until[source] <= row:
+                        place = row * sources + source
+                        given.append(place)
+                        until[source] = end = due[place]
+                        if end < len(asked):
+                            ends[end] += 1
+                        count += 1
+                        if count == ahead[row]:
+                            break
+        rows.flat[given] += 1
+        rows[0] = start
+        rows = np.maximum.accumulate(rows, axis=0)
+        # After a decision more may be due at once than a step has: what is least behind waits.
+        for row in np.flatnonzero(rows.sum(axis=1) > totals).tolist():
+            for _ in range(int(rows[row].sum() - totals[row])):
+                late = np.flatnonzero(rows[row] > rows[row - 1])
+                rows[row, late[np.argmin(asked[row, late] - (rows[row, late] << UNIT_BITS))]] -= 1
+        return rows[1:]
 
     def _due(self, asked: np.ndarray, first: int) -> np.ndarray:
         """The step by which each source's next draw is due, by its row of `asked`; int64, same shape."""

@@ -265,21 +265,26 @@ def validate_batch_size(given: int | None, total: int) -> None:
 
 
 def validate_metric(trainer: Any) -> None:
-    """The metric that a curriculum decides on is one that `evaluate()` can return."""
+    """The metrics that a curriculum decides on are such as `evaluate()` can return."""
     rule, data = trainer.curriculum, trainer.eval_dataset
     drawer = rule
     while isinstance(drawer, WrappingCurriculum):
         drawer = drawer.then
-    metric = getattr(drawer, "metric", None)
-    if rule.signal != "metrics" or metric is None or "{" in metric or _evaluates_itself(trainer):
+    metrics = getattr(drawer, "metrics", None) or (getattr(drawer, "metric", None),)
+    if rule.signal != "metrics" or None in metrics or "{" in metrics[0] or _evaluates_itself(trainer):
         return
-    name, parts = metric_name(metric), list(data) if isinstance(data, Mapping) else [None]
+    parts = list(data) if isinstance(data, Mapping) else [None]
     known = {part: trainer.metric_names(part) for part in parts}
     prefixes = {part: "eval_" if part is None else f"eval_{part}_" for part in parts}
     returned = [f"{prefixes[part]}{one}" for part in parts for one in known[part] or ("loss",)]
-    if name in returned or any(name.startswith(prefixes[part]) for part in parts if known[part] is None):
+    unknown = tuple(prefixes[part] for part in parts if known[part] is None)
+    missing = [name for name in map(metric_name, metrics) if name not in returned and not name.startswith(unknown)]
+    if not missing:
         return
+    name = missing[0]
     remedy = "compute_metrics=" if parts == [None] else f"metric={returned[0].removeprefix('eval_')!r}"
+    if hasattr(drawer, "metrics"):
+        remedy = f"an eval_dataset={{...}} with {name.removeprefix('eval_').removesuffix('_loss')!r}"
     if name.endswith(("_cider", "_rouge_l", "_bleu_4")) and not getattr(trainer.args, "predict_with_generate", False):
         captioning = "" if hasattr(trainer.args, "predict_with_generate") else "a CaptioningTrainer and "
         remedy = f"{captioning}predict_with_generate=True, in a shell --predict_with_generate"

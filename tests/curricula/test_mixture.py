@@ -31,6 +31,7 @@ from hf_curriculum import (
     make_plan,
 )
 from hf_curriculum.config import digest
+from hf_curriculum.curricula import mixture as MIXTURE
 from hf_curriculum.planning import quotas as QUOTAS
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.quotas import UNIT, Quotas, Stretch, grid_shares
@@ -199,6 +200,15 @@ def test_within_a_batch_sources_are_in_a_random_order_of_the_seed():
         assert len(set(shown[:, 0].tolist())) > 2
 
 
+@pytest.mark.parametrize("rule", [RULES["moving"], Mixture("source", WEIGHTS, then={"vqa": Phases(3)})])
+def test_how_many_draws_are_read_at_once_changes_nothing(rule, monkeypatch):
+    whole = plan_of(rule, epochs=4).rows(0, 368)
+    monkeypatch.setattr(MIXTURE, "_AHEAD", 5)
+    plan = plan_of(rule, epochs=4)
+    for start, stop in ((0, 368), (101, 102), (7, 300), (200, 200), (3, 9)):
+        assert plan.rows(start, stop).tolist() == whole[start:stop].tolist()
+
+
 def test_the_rows_are_those_of_every_machine():
     found = [digest(plan_of(rule, epochs=3).rows(0, 270).astype("<i8").tobytes()) for rule in RULES.values()]
     assert found == GOLDEN
@@ -260,19 +270,36 @@ def test_exposure_is_what_is_counted(then):
         assert set(never.tolist()) == {round(plan.exposure().never_shown)}
 
 
-def test_notes_say_how_often_a_source_is_repeated():
-    plan = plan_of(Mixture("source", {"caption": 5, "vqa": 5, "ocr": 0}, then={"vqa": Phases(3)}), max_steps=25)
-    assert plan.notes[:3] == (
-        "caption: 100 draws (50 %) of 60 rows, each 1 or 2 ×",
-        "vqa: 100 draws (50 %) of 25 rows, 4 × on average by Phases(num_phases=3)",
-        "ocr: 0 draws (0 %) of 7 rows, never shown",
+def test_a_plan_says_how_often_a_source_is_repeated():
+    text = plan_of(
+        Mixture("source", {"caption": 5, "vqa": 5, "ocr": 0}, then={"vqa": Phases(3)}), max_steps=25
+    ).describe()
+    assert "  caption: 100 draws (50 %) of 60 rows, each 1 or 2 ×" in text
+    assert "  vqa: 100 draws (50 %) of 25 rows, 4 × on average by Phases(num_phases=3)" in text
+    assert "  ocr: 0 draws (0 %) of 7 rows, never shown" in text
+    text = plan_of(Mixture("source", {"caption": 30, "vqa": 0, "ocr": 14}, examples=88)).describe()
+    assert "  caption: 60 draws (68.18 %) of 60 rows, each 1 ×" in text
+    assert "  ocr: 28 draws (31.82 %) of 7 rows, each 4 ×" in text
+    assert "caption 68.2 %, vqa 0 %, ocr 31.8 %" in text
+    text = plan_of(Filter(1, RULES["even"]), max_steps=6).describe()
+    assert "  caption: 16 draws (33.33 %) of 60 rows, 44 of them never" in text
+    parts = Staged({"x": IID(epochs=1), "y": Mixture("source", {"caption": 1, "vqa": 1}, examples=64)}, column="kind")
+    kinds = DATA.add_column("kind", ["x" if name == "ocr" else "y" for name in SOURCES])
+    assert "  y: vqa: 32 draws (50 %) of 25 rows, each 1 or 2 ×" in plan_of(parts, kinds).describe()
+
+
+def test_notes_warn_of_a_source_that_is_shown_far_more_often_than_others_or_never(caplog):
+    plan = plan_of(Mixture("source", {"caption": 2, "vqa": 1, "ocr": 0}), epochs=2)
+    assert plan.notes == ()
+    assert not caplog.records
+    plan = plan_of(Mixture("source", {"caption": 300, "vqa": 1, "ocr": 299}, then={"ocr": Phases(3)}, examples=92))
+    assert plan.notes == (
+        "vqa: its share is less than one draw, and nothing of it is shown.",
+        "ocr: a row of it is shown 6.86 × on average, and one of all the data 1.04 ×. Give it a smaller share or more "
+        "rows, if that is too often.",
     )
-    plan = plan_of(Mixture("source", {"caption": 30, "vqa": 0, "ocr": 14}, examples=88))
-    assert plan.notes[0] == "caption: 60 draws (68.18 %) of 60 rows, each 1 ×"
-    assert plan.notes[2] == "ocr: 28 draws (31.82 %) of 7 rows, each 4 ×"
-    assert "note: ocr: 28 draws (31.82 %) of 7 rows, each 4 ×" in plan.describe()
-    assert "caption 68.2 %, vqa 0 %, ocr 31.8 %" in plan.describe()
-    assert plan_of(RULES["even"], max_steps=6).notes[0] == "caption: 16 draws (33.33 %) of 60 rows, 44 of them never"
+    assert [record.getMessage() for record in caplog.records] == [*plan.notes]
+    assert plan_of(Mixture("source", WEIGHTS), max_steps=1).notes == ()
 
 
 def test_a_source_without_a_share_is_in_no_pool():
@@ -406,6 +433,9 @@ def test_a_validation_set_without_sources_is_noticed_before_the_first_step(adapt
             validate_metric(trainer)
         trainer.eval_dataset = dict.fromkeys(WEIGHTS, DATA)
         validate_metric(trainer)
+        del trainer.eval_dataset["vqa"]
+        with pytest.raises(ValueError, match=r"on 'eval_vqa_loss'.* Give an eval_dataset=\{\.\.\.\} with 'vqa'"):
+            validate_metric(trainer)
 
 
 def test_it_goes_through_json_and_yaml_and_into_other_rules():

@@ -70,6 +70,9 @@ FIELDS = {
     },
     "online_selection": {"candidates": [1, 2, 5, 10**9], "temperature": [0.5], "score_every": [1, 3]},
     "staged": {},
+    "mixture": {
+        **LENGTHS, "over": [0.01, 0.6, 1], "jumps": [1, 3, 1000], "one_source_per_batch": [True],
+    },
 }  # fmt: skip
 BATCHES = (
     {"type": "by_image"}, {"type": "by_image", "captions_per_image": 1}, {"type": "by_image", "captions_per_image": 2},
@@ -78,9 +81,22 @@ BATCHES = (
 FITS = {"fit_steps": [1, 5, 60], "fit_epochs": [0.5, 3]}
 
 
+def add_shares(rng, rule, depth):
+    """The sources of a mixture, and how their shares move, adapt or go by other rules."""
+    rule |= {"column": "source", "shares": {name: rng.choice([0, 0.01, 1, 1, 3]) for name in "ab"}}
+    if rng.random() < 0.4:
+        rule |= {"adapt": rng.choice(["loss", "odm"]), "every": rng.choice([1, 3, 20])}
+    elif rng.random() < 0.6:
+        rule["to"] = {name: rng.choice([0, 0.2, 1, 3]) for name in "ba"}
+    if rule.keys().isdisjoint({"to"}) and rng.random() < 0.9:
+        rule.pop("over", None), rule.pop("jumps", None)
+    if rng.random() < 0.3:
+        rule["then"] = {rng.choice("ab"): random_rule(rng, depth + 1)}
+
+
 def random_rule(rng, depth=0):
     """A curriculum as JSON has it, possible or not."""
-    kinds = [kind for kind in FIELDS if depth < 2 or kind not in ("filter", "online_selection", "staged")]
+    kinds = [kind for kind in FIELDS if depth < 2 or kind not in ("filter", "online_selection", "staged", "mixture")]
     kind = rng.choice(kinds)
     rule = {"type": kind, **some_of(rng, FIELDS[kind])}
     if "epochs" in LENGTHS.keys() & rule.keys() and "examples" in rule:
@@ -95,6 +111,8 @@ def random_rule(rng, depth=0):
         rule["then"] = random_rule(rng, depth + 1)
     if kind == "staged":
         rule["parts"] = {name: random_rule(rng, depth + 1) for name in rng.sample("ab", 2)}
+    if kind == "mixture":
+        add_shares(rng, rule, depth)
     if rng.random() < 0.2:
         name = rng.choice(list(FITS))
         rule[name] = rng.choice(FITS[name])
