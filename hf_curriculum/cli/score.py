@@ -140,37 +140,28 @@ def score_command(
     disk that all see (without a launcher, set RANK and WORLD_SIZE). Each process scores its share, the first saves the
     result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
     """
-    from hf_curriculum.data.captions import drop_empty_captions
     from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
 
-    aim = output or side_file
-    if aim is None:
-        raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
-    read = {name: value for name, value in (("part", part), ("turns", turns), ("model", model)) if value is not None}
+    aim, read = _aim(output, side_file), {"part": part, "turns": turns, "model": model}
     scorers = _scorers_from(scorer, read, fit_on)
     folder = parts or aim.with_name(f"{aim.name}.parts")
     rank, world_size = launched()
-    if not overwrite and (output / "scores.json" if output else side_file).exists():
-        if rank == 0:
-            raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-        return
-    if output is not None:
-        validate_output(output)
-    reading = {"images": False if images == "none" else images, "check_images": check_images}
-    reading |= {"allow_outside": allow_outside, "download": download, "objects": objects}
+    if not overwrite and (output / "scores.json" if output else aim).exists():
+        if rank > 0:
+            return
+        raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+    reading = {"images": False if images == "none" else images, "columns": column_mapping(column)}
+    reading |= {"check_images": check_images, "allow_outside": allow_outside, "download": download}
+    reading |= {"objects": objects, "num_proc": num_proc}
     hide_bars_unless_watched()
-    data, instead = _load(source, scorers, {"columns": column_mapping(column), "num_proc": num_proc, **reading})
+    data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
     scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
-    if drop_empty:
-        data = drop_empty_captions(data, instead.get(CAPTION, CAPTION))
-    data = data if hold_out is None else _hold_out(data, hold_out)
     if output is not None:
         validate_splits(data, output)
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
     options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
-    scored = _score(data, scorers, folder, options)
-    if scored is None:
+    if (scored := _score(data, scorers, folder, options)) is None:
         note(f"process {rank} of {world_size}: its share is done")
         return
     _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
@@ -178,13 +169,14 @@ def score_command(
         shutil.rmtree(folder)
 
 
-def _scorers_from(given: list[str], values: Mapping[str, str], fit_on: str | None = None) -> list[Scorer]:
+def _scorers_from(given: list[str], values: Mapping[str, str | None], fit_on: str | None = None) -> list[Scorer]:
     """The scorers; `values` of parameters, or in place of a default, stand where a scorer says nothing itself."""
     from hf_curriculum.config import read_config
     from hf_curriculum.scorers.base import Scorer
     from hf_curriculum.scorers.registry import import_named, scorer_from
 
     scorers, taken = [], set()
+    values = {name: value for name, value in values.items() if value is not None}
     try:
         for name in given:
             import_named(name, SCORERS, Scorer)
@@ -211,6 +203,27 @@ def _scorers_from(given: list[str], values: Mapping[str, str], fit_on: str | Non
     if fit_on is not None and not any(made.needs_fit for made in scorers):
         raise typer.BadParameter("None of the scorers learns from a corpus. Leave it out.", param_hint="--fit-on")
     return scorers
+
+
+def _aim(output: Path | None, side_file: Path | None) -> Path:
+    """Where the scores go."""
+    if output is None and side_file is None:
+        raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
+    if output is not None:
+        validate_output(output)
+    return output or side_file
+
+
+def _chosen(
+    source: str, scorers: list[Scorer], reading: dict[str, Any], drop_empty: bool, share: float | None
+) -> tuple[Dataset | DatasetDict, dict[str, str]]:
+    """What `_load` gives, without rows that say nothing where these are dropped, with a part held out where asked."""
+    from hf_curriculum.data.captions import drop_empty_captions
+
+    data, instead = _load(source, scorers, reading)
+    if drop_empty:
+        data = drop_empty_captions(data, instead.get(CAPTION, CAPTION))
+    return data if share is None else _hold_out(data, share), instead
 
 
 def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[Dataset | DatasetDict, dict[str, str]]:
