@@ -184,8 +184,11 @@ class PixelInputs(ImageInputs):
         """A batch of rows, in one call of a processor that is no table."""
         if self._table is not None:
             return super().batch(examples, first_row)
-        images = list(_by_row(self._open, examples, first_row))
-        return dict(self.image_processor(images=images, return_tensors="pt"))
+        return dict(self.image_processor(images=self.images(examples, first_row), return_tensors="pt"))
+
+    def images(self, examples: Iterable[Mapping[str, Any]], first_row: int | None = None) -> list[Image.Image]:
+        """The rows' images, upright and in RGB, not processed; errors name the row as `batch`'s do."""
+        return list(_by_row(self._open, examples, first_row))
 
     def _open(self, example: Mapping[str, Any]) -> Image.Image:
         name = f"The image `{example[IMAGE_ID]}`" if IMAGE_ID in example else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from PIL import Image
     from transformers import ProcessorMixin
 
+DESCRIBE = "Describe the image."
+"""What a chat model is asked unless a `prompt` is given."""
+
 
 def generate_captions(
     model: torch.nn.Module,
@@ -31,10 +34,14 @@ def generate_captions(
     max_new_tokens: int | None = None,
     num_beams: int = 1,
     image_column: str | None = None,
+    prompt: str | None = None,
     progress: bool = True,
     **options: Any,
 ) -> list[str]:
     """One generated caption per row of `dataset`.
+
+    A chat model (LLaVA, SmolVLM, Qwen2-VL, ...) reads a conversation: a user shows the image and says `prompt`. The
+    processor's chat template renders it, prompts are padded on the left, and the caption is what the model responds.
 
     The model is in evaluation mode meanwhile, and every one of its modules in its former mode afterwards. The
     global random states of Python, numpy and torch are as before, so that captions written during training leave
@@ -42,14 +49,17 @@ def generate_captions(
 
     Args:
         model: anything whose `generate(pixel_values=..., max_new_tokens=...)` returns token ids `[batch, length]`; or
-            `image_features`, or `region_features` and `region_mask` in place of `pixel_values`.
+            `image_features`, or `region_features` and `region_mask` in place of `pixel_values`. Or a chat model that
+            `AutoModelForImageTextToText` loads.
         dataset: one row per image (`one_row_per_image`); formats and transforms set on it are put aside.
         processor: has an `image_processor` and a `tokenizer` (a `GitProcessor`), or a `CaptionCollator`, whose
-            `vision_features` or `regions` are read in place of the images, by `image_id`.
+            `vision_features` or `regions` are read in place of the images, by `image_id`. Of a chat model, what
+            `AutoProcessor` loads.
         batch_size: images per call of `generate`.
         max_new_tokens: tokens at most per caption; by default the model's own setting, or 30 where it has none.
         num_beams: beams; 1 is greedy.
         image_column: the column of images, in any form `to_rgb` reads; by default the collator's, or "image".
+        prompt: what a chat model is asked about each image; by default "Describe the image."
         progress: shows a bar on a terminal when it takes more than two seconds.
         options: more arguments of `generate`; `do_sample` is `False` unless given.
 
@@ -58,18 +68,21 @@ def generate_captions(
 
     Raises:
         ValueError: the column of images or ids is not in the data; a `batch_size`, `max_new_tokens` or `num_beams`
-            below 1; a row without an image, features or regions; a processor without any of them; a model that
-            reads an image within a prompt.
+            below 1; a row without an image, features or regions; a processor without any of them, or, for a chat
+            model, without a chat template; a `prompt` for a captioner, which reads none.
 
     Example:
         >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP
+        >>> model = AutoModelForImageTextToText.from_pretrained("Qwen/Qwen2-VL-2B-Instruct")  # doctest: +SKIP
+        >>> processor = AutoProcessor.from_pretrained("Qwen/Qwen2-VL-2B-Instruct")  # doctest: +SKIP
+        >>> captions = generate_captions(model, test, processor, prompt="What is shown?")  # doctest: +SKIP
     """
     longest = _most_tokens(model) if max_new_tokens is None else max_new_tokens
     counts = {"batch_size": batch_size, "max_new_tokens": longest, "num_beams": num_beams}
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"`{name}` is {value}, which leaves nothing to generate. Pass 1 or more.")
-    _validate_kind(model)
+    prompt = _rendered_prompt(model, processor, prompt)
     inputs = _image_inputs(processor, image_column)
     require_columns(
         dataset.column_names,
@@ -91,7 +104,7 @@ def generate_captions(
         for start in range(0, len(rows), batch_size):
             batch = rows[start : start + batch_size]
             examples = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
-            captions += _write(model, processor, inputs.batch(examples, first_row=start), options)
+            captions += _write(model, processor, inputs, examples, options, prompt=prompt, first_row=start)
             bar.update(len(examples))
     return captions
 
@@ -100,18 +113,21 @@ def caption_images(
     model: torch.nn.Module,
     images: Sequence[Image.Image | str],
     processor: ProcessorMixin | CaptionCollator,
+    *,
+    prompt: str | None = None,
     **options: Any,
 ) -> list[str]:
     """One caption for each image, as `generate_captions` writes them, in one batch."""
-    _validate_kind(model)
+    prompt = _rendered_prompt(model, processor, prompt)
     inputs = _image_inputs(processor, None)
     if not images:
         return []
     (column,) = inputs.columns
-    seen = inputs.batch([{column: image} for image in images])
+    examples = [{column: image} for image in images]
+    options = {"do_sample": False, "max_new_tokens": _most_tokens(model), **options}
     device = next(model.parameters()).device
     with evaluation_mode(model), keep_random_states(device), torch.inference_mode():
-        return _write(model, processor, seen, {"do_sample": False, "max_new_tokens": _most_tokens(model), **options})
+        return _write(model, processor, inputs, examples, options, prompt=prompt)
 
 
 def _most_tokens(model: torch.nn.Module) -> int:
@@ -119,16 +135,28 @@ def _most_tokens(model: torch.nn.Module) -> int:
     return getattr(getattr(model, "generation_config", None), "max_new_tokens", None) or 30
 
 
-def _validate_kind(model: torch.nn.Module) -> None:
-    """Raises for a model that writes nothing without a prompt; BLIP-2 makes its prompt itself."""
+def _rendered_prompt(
+    model: torch.nn.Module, processor: ProcessorMixin | CaptionCollator, prompt: str | None
+) -> str | None:
+    """The text that a chat model reads with each image; None for a captioner. BLIP-2 makes its prompt itself."""
     config = getattr(model, "config", None)
     placeholder = image_placeholder(config)
-    if placeholder is not None and config.model_type != "blip-2":
+    if placeholder is None or config.model_type == "blip-2":
+        if prompt is not None:
+            raise ValueError(
+                f"`prompt` is {prompt!r}, and the model is a {type(model).__name__}, which writes captions from "
+                "images alone: the prompt would not be read. Leave it out."
+            )
+        return None
+    if getattr(processor, "chat_template", None) is None:
         raise ValueError(
             f"The model is a {type(model).__name__}, which reads an image as placeholder tokens (`{placeholder}`) "
-            "within a prompt, and captions are generated from images alone. Use a captioner: GIT, Flamingo, BLIP or a "
-            "`VisionEncoderDecoderModel`."
+            f"within a conversation, and the {type(processor).__name__} has no chat template to render one. Pass the "
+            "processor that belongs to the model (`AutoProcessor.from_pretrained`), or set its `chat_template`."
         )
+    said = [{"type": "image"}, {"type": "text", "text": DESCRIBE if prompt is None else prompt}]
+    chat = [{"role": "user", "content": said}]
+    return cast("ProcessorMixin", processor).apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 
 
 def _image_inputs(processor: ProcessorMixin | CaptionCollator, image_column: str | None) -> ImageInputs:
@@ -148,12 +176,30 @@ def _image_inputs(processor: ProcessorMixin | CaptionCollator, image_column: str
 def _write(
     model: torch.nn.Module,
     processor: ProcessorMixin | CaptionCollator,
-    seen: dict[str, torch.Tensor],
+    inputs: ImageInputs,
+    examples: Sequence[dict[str, Any]],
     options: dict[str, Any],
+    *,
+    prompt: str | None,
+    first_row: int | None = None,
 ) -> list[str]:
-    """Captions of a batch of image inputs."""
+    """Captions of a batch of rows, or of a chat model what it responds to `prompt`."""
     weight = next(model.parameters())
-    ids = model.generate(**images_for(seen, weight), **options)  # [b, length]
+    if prompt is None:
+        seen = inputs.batch(examples, first_row)
+        ids = model.generate(**images_for(seen, weight), **options)  # [b, length]
+    else:
+        images = cast(PixelInputs, inputs).images(examples, first_row)
+        bos = processor.tokenizer.bos_token
+        read = cast("ProcessorMixin", processor)(
+            text=[prompt] * len(images),
+            images=[[image] for image in images],
+            padding=True,
+            padding_side="left",  # what is written begins at the same place in every row
+            add_special_tokens=bos is None or not prompt.startswith(bos),
+            return_tensors="pt",
+        ).to(weight.device, weight.dtype)
+        ids = model.generate(**read, **options)[:, read["input_ids"].shape[1] :]
     return [" ".join(text.split()) for text in processor.tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 

@@ -272,6 +272,7 @@ _BY_ROW = (*TEXT_INPUTS, IMAGE_INDEX, EXAMPLE_INDEX)
 def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multiple: int = 1) -> dict[str, Any]:
     """The rows with these numbers, in this order, without the padding and the images that they do not need."""
     index, images, found = batch.get(IMAGE_INDEX), np.empty(0, np.int64), {}
+    packed = _packed_images(batch, rows, size)
     if index is not None:
         numbers, firsts, places = np.unique(index.cpu().numpy()[rows], return_index=True, return_inverse=True)
         order = np.argsort(firsts)  # images in the order of the rows that have them
@@ -282,17 +283,18 @@ def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multip
             found[name] = new_index
         elif index is not None and is_image(name) and _length(value) == num_images:
             found[name] = _taken(value, images)
-        elif name == "pixel_values" and _has_one_image_each(batch, size):
-            patches = value.split(batch[_GRID].prod(1).tolist())
-            found[name] = torch.cat([patches[row] for row in rows.tolist()])
+        elif name in (_GRID, "pixel_values") and packed is not None:
+            parts = value.split(1 if name == _GRID else batch[_GRID].prod(1).tolist())
+            if packed:  # else the rows are of text alone, and collators return no images
+                found[name] = torch.cat([parts[image] for image in packed])
         elif _length(value) in (None, size):
             found[name] = _taken(value, rows)
         else:
             raise ValueError(
                 f"`{name}` of the collator's batch has {_length(value)} entries for {size} rows, so what belongs to "
                 "the chosen candidates cannot be cut out of it. Let the collator return what has one entry per row "
-                f"(with `{IMAGE_INDEX}`, per image; packed `pixel_values`: one image per row), or train by the "
-                "curriculum that OnlineSelection draws by (its then=)."
+                f"(with `{IMAGE_INDEX}`, per image; packed `pixel_values`: with `{_GRID}` and `mm_token_type_ids`), "
+                "or train by the curriculum that OnlineSelection draws by (its then=)."
             )
     for name in [name for name in batch if name.endswith(_MASK)]:
         prefix = name.removesuffix(_MASK)
@@ -306,13 +308,22 @@ def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multip
     return found
 
 
-def _has_one_image_each(batch: Mapping[str, Any], size: int) -> bool:
-    """Whether `pixel_values` holds patches of all rows, one image's after the other, and each row has one image."""
+def _packed_images(batch: Mapping[str, Any], rows: np.ndarray, size: int) -> list[int] | None:
+    """The numbers of the images that these rows show, where `pixel_values` holds patches of one image after the other.
+
+    Images come in the order of the rows, and each takes places in its row's text, as many as it has patches in
+    proportion. None where there is no such grid of patches, or its images do not end where rows do.
+    """
     grid, kinds = batch.get(_GRID), batch.get("mm_token_type_ids")
-    if grid is None or kinds is None or len(grid) != size:
-        return False
-    patches, places = grid.prod(1), (kinds == 1).sum(1)  # (rows,); a place is as many patches in every row
-    return bool((patches * places.sum() == places * patches.sum()).all())
+    if grid is None or kinds is None or len(kinds) != size:
+        return None
+    patches, places = grid.prod(1), (kinds == 1).sum(1)  # (images,), (rows,)
+    ends = torch.cat([patches.new_zeros(1), patches.cumsum(0)]) * places.sum()  # of no image, of the first, ...
+    wanted = torch.cat([places.new_zeros(1), places.cumsum(0)]) * patches.sum()
+    counts = torch.searchsorted(ends, wanted)  # images before each row, and all
+    if int(counts[-1]) != len(grid) or not torch.equal(ends[counts], wanted):
+        return None
+    return [image for row in rows.tolist() for image in range(int(counts[row]), int(counts[row + 1]))]
 
 
 def is_image(name: str) -> bool:

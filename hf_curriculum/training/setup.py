@@ -190,8 +190,11 @@ def complete_arguments(
     if not fit and issubclass(args_class, wanted):  # a trainer written by hand may not say what it reads
         if args is None:
             args = args_class()
-        elif issubclass(args_class, type(args)) and not hasattr(args, "num_generations"):  # GRPO needs a curriculum
-            args = args_class(**{one.name: getattr(args, one.name) for one in fields(args) if one.init})
+        elif issubclass(args_class, type(args)):
+            given = {one.name: getattr(args, one.name) for one in fields(args) if one.init}
+            if hasattr(args, "steps_per_generation"):
+                given["generation_batch_size"] = None  # GRPO makes each of the two of the other, and refuses both
+            args = args_class(**given)
     if not isinstance(args, CurriculumTrainingArguments):
         given = "None" if args is None else f"a {type(args).__name__}"
         raise TypeError(

@@ -1,15 +1,18 @@
 """Runs test suites of Hugging Face's libraries twice: as they are, and with this library's classes in place.
 
 Of the tests that pass as they are, those that fail with our classes are printed, with the first line of their error:
-`CurriculumTrainer` for `Trainer`, `with_curriculum(SFTTrainer)` for `SFTTrainer`, `CaptionGitForCausalLM` for
-`GitForCausalLM`, `CurriculumSampler` below `BatchSampler`, and a `Component` (the base of scorers) around all that
-`datasets` hashes. The suites come from checkouts (a folder or a bare repository). Placeholders stand in for names that
-a newer installed release no longer has, so that an older suite can be imported.
+`CurriculumTrainer` for `Trainer`, `with_curriculum(SFTTrainer)` for `SFTTrainer` (and so for TRL's DPO and Reward, and
+for Sentence Transformers' trainer), `CaptionGitForCausalLM` for `GitForCausalLM`, `CurriculumSampler` below
+`BatchSampler`, and a `Component` (the base of scorers) around all that `datasets` hashes. The suites come from
+checkouts (a folder or a bare repository). Placeholders stand in for names that a newer installed release no longer
+has, so that an older suite can be imported.
 
     python recipes/benchmarks/upstream_suites.py --transformers path/to/transformers \\
-        --accelerate path/to/accelerate --datasets path/to/datasets --trl path/to/trl
+        --accelerate path/to/accelerate --datasets path/to/datasets --trl path/to/trl \\
+        --sentence-transformers path/to/sentence-transformers
 
-The models and data of TRL's suite come from the Hub's cache: fill it first, or give stand-ins under the same names.
+The models and data of the suites of TRL and Sentence Transformers come from the Hub's cache: fill it first, or give
+stand-ins under the same names (a plugin that replaces `datasets.load_dataset` goes in `PYTEST_ADDOPTS="-p plugin"`).
 `parameterized`, `sentencepiece`, `httpx` and `pytest-datadir` are needed too. A suite of another release than the one
 installed has tests that fail as they are; those count nowhere.
 """
@@ -41,8 +44,18 @@ SUITES = {
     ),
     "accelerate": ("tests/test_data_loader.py",),
     "datasets": ("tests/test_fingerprint.py", "tests/test_arrow_dataset.py"),
-    "trl": ("tests/test_sft_trainer.py",),
+    "trl": ("tests/test_sft_trainer.py", "tests/test_dpo_trainer.py", "tests/test_reward_trainer.py"),
+    "sentence_transformers": (
+        "tests/sentence_transformer/test_trainer.py",
+        "tests/base/test_trainer.py",
+        "tests/sentence_transformer/test_training_args.py",
+    ),
 }
+OTHERS = {
+    "trl": ("SFTTrainer", "DPOTrainer", "RewardTrainer"),
+    "sentence_transformers": ("SentenceTransformerTrainer",),
+}
+"""Trainers of other libraries that get a curriculum."""
 PARTS = {"tests/test_arrow_dataset.py": "caching or stateful or keep_features or load_from_cache"}
 """Of these files only a part, as pytest's `-k` names it."""
 SIDE = "UPSTREAM_SUITES_SIDE"
@@ -61,6 +74,24 @@ def pytest_configure(config: Any) -> None:
         fill_in_removed(path)
     if os.environ.get(SIDE) == "ours":
         put_in_place()
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Exchanges other libraries' trainers and arguments in the modules of tests: each keeps its own in its place."""
+    if os.environ.get(SIDE) != "ours":
+        return
+    from hf_curriculum import with_curriculum
+    from hf_curriculum.training.setup import arguments_of
+
+    ours: dict[int, type] = {}
+    for library, names in OTHERS.items():
+        for trainer in (getattr(sys.modules[library], name) for name in names if library in sys.modules):
+            made = with_curriculum(trainer)
+            ours |= {id(trainer): made, id(arguments_of(trainer)): made.args_class}
+    for module in {item.module for item in items}:
+        for name, value in list(vars(module).items()):
+            if id(value) in ours:
+                setattr(module, name, ours[id(value)])
 
 
 def give(module: str, names: dict[str, Any]) -> None:
@@ -97,9 +128,6 @@ def put_in_place() -> None:
         "GitForCausalLM": CaptionGitForCausalLM,
     }
     give("transformers", names)
-    if "trl" in sys.modules:
-        trainer = with_curriculum(sys.modules["trl"].SFTTrainer)
-        sys.modules["trl"].SFTTrainer, sys.modules["trl"].SFTConfig = trainer, trainer.args_class
     hash_components()
     stock = torch.utils.data.BatchSampler
 
@@ -157,11 +185,11 @@ def in_order(sampler: Any) -> Any:
 
 
 def fill_in_removed(path: Path) -> None:
-    """Gives `transformers` and `trl` a placeholder for each name that a file of tests imports and they have lost."""
+    """Gives libraries a placeholder for each name that a file of tests imports and they have lost."""
     parts = [
         node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
     ]
-    parts = [node for node in parts if (node.module or "").partition(".")[0] in ("transformers", "trl")]
+    parts = [node for node in parts if (node.module or "").partition(".")[0] in ("transformers", *OTHERS)]
     for node in parts:
         try:
             import_module(node.module)
@@ -181,20 +209,25 @@ def main() -> None:
     """Runs both sides and prints what differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in SUITES:
-        parser.add_argument(f"--{name}", type=Path, help="a checkout, or a bare repository")
+        parser.add_argument(flag(name), type=Path, help="a checkout, or a bare repository")
     parser.add_argument("--files", default="", help="only the files of tests whose name has this in it")
     parser.add_argument("-k", help="as pytest's: a part of the tests")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds of a side of a suite")
     options = parser.parse_args()
     chosen = {name: getattr(options, name) for name in SUITES if getattr(options, name)}
     if not chosen:
-        parser.error(f"name at least one checkout: {', '.join(f'--{name}' for name in SUITES)}")
+        parser.error(f"name at least one checkout: {', '.join(flag(name) for name in SUITES)}")
     for name, checkout in chosen.items():
         with tempfile.TemporaryDirectory() as folder:
             export(checkout, Path(folder))
             for file in (file for file in SUITES[name] if options.files in file):
                 found = {side: run(Path(folder), file, side, options) for side in ("stock", "ours")}
                 print(*compared(file, found["stock"], found["ours"]), sep="\n", flush=True)
+
+
+def flag(name: str) -> str:
+    """The option of a library's checkout."""
+    return f"--{name.replace('_', '-')}"
 
 
 def export(checkout: Path, folder: Path) -> None:

@@ -3,6 +3,7 @@ import itertools
 import random
 import sys
 
+import chat_models as CHAT
 import numpy as np
 import pytest
 import torch
@@ -253,11 +254,55 @@ def test_training_goes_on_after_generating(pictures):
     assert model.git.embeddings.word_embeddings.weight.grad.abs().sum() > 0
 
 
-def test_a_model_that_reads_images_within_a_prompt_is_refused(pictures):
+def responded(name, image, prompt, **options):
+    """What a chat model responds to one image, as its own documentation has it."""
+    model, processor = CHAT.loaded(name), CHAT.processor_of(name)
+    chat = [
+        {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": prompt}]},
+    ]
+    inputs = processor.apply_chat_template(
+        chat, tokenize=True, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    written = model.generate(**inputs, do_sample=False, **options)[0, inputs["input_ids"].shape[1] :]
+    return " ".join(processor.decode(written, skip_special_tokens=True).split())
+
+
+@pytest.mark.parametrize("name", CHAT.WITH_TEMPLATE)
+def test_a_chat_model_responds_as_to_one_image_at_a_time(name):
+    images = [CHAT.picture(number) for number in range(5)]  # of four sizes: prompts are of several lengths
+    data = Dataset.from_dict({"photo": images}, features=Features(photo=Image()))
+    model, processor = CHAT.loaded(name), CHAT.processor_of(name)
+    before, side = random.getstate(), processor.tokenizer.padding_side
+    for prompt, asked in ((None, "Describe the image."), ("What is in the image?",) * 2):
+        wanted = [responded(name, image, asked, max_new_tokens=6) for image in images]
+        assert len({*wanted}) > 1  # the images are seen
+        for batch_size in (1, 3):
+            options = {"image_column": "photo", "max_new_tokens": 6, "prompt": prompt}
+            assert generate_captions(model, data, processor, batch_size=batch_size, **options) == wanted
+    assert caption_images(model, images, processor, prompt=prompt, max_new_tokens=6) == wanted
+    wanted = [responded(name, image, "Describe the image.", max_new_tokens=30) for image in images[:2]]
+    assert caption_images(model, images[:2], processor) == wanted
+    wanted = [responded(name, image, "Describe the image.", max_new_tokens=5, num_beams=3) for image in images]
+    assert caption_images(model, images, processor, max_new_tokens=5, num_beams=3) == wanted
+    assert (random.getstate(), processor.tokenizer.padding_side) == (before, side)
+
+
+def test_a_chat_model_names_the_row_without_an_image():
+    data = Dataset.from_dict({"image": [CHAT.picture(0), None]}, features=Features(image=Image()))
+    with pytest.raises(ValueError, match="Row 1: "):
+        generate_captions(CHAT.loaded("llava"), data, CHAT.processor_of("llava"), max_new_tokens=2, batch_size=1)
+
+
+def test_a_chat_model_needs_a_chat_template(pictures):
     model = Captioner()
     model.config = LlavaConfig()
     for write in (generate_captions, lambda model, data, processor: caption_images(model, data["image"], processor)):
-        with pytest.raises(ValueError, match="is a Captioner, which reads an image as placeholder tokens"):
+        with pytest.raises(ValueError, match=r"reads an image as placeholder tokens .* has no chat template"):
             write(model, pictures, Processor())
     model.config = Blip2Config()  # writes its prompt itself
     assert generate_captions(model, pictures, Processor())
+
+
+def test_a_captioner_reads_no_prompt(pictures):
+    with pytest.raises(ValueError, match="`prompt` is 'What\\?', and the model is a Captioner, which writes captions"):
+        generate_captions(Captioner(), pictures, Processor(), prompt="What?")

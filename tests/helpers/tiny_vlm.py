@@ -59,13 +59,17 @@ def make_model() -> Qwen2VLForConditionalGeneration:
 
 
 @cache
-def dialogues(images: int = 1) -> Dataset:
-    """Questions about images of three sizes, and answers of 2 to 8 words; a row in four has a long question."""
+def dialogues(images: int | None = 1) -> Dataset:
+    """Questions about images of three sizes, and answers of 2 to 8 words; a row in four has a long question.
+
+    With `images=None` rows have one to three images, each of another size.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for row in range(ROWS):
         answer, question = 2 + row % 7, 40 if row % 4 == 3 else 3
-        pictures = [rng.integers(0, 255, (28 + 28 * (row % 3), 84, 3), dtype=np.uint8) for _ in range(images)]
+        shown = [row] * images if images else range(row, row + 1 + row % 5 % 3)
+        pictures = [rng.integers(0, 255, (28 + 28 * (number % 3), 84, 3), dtype=np.uint8) for number in shown]
         said = {"user": " ".join(rng.choice(WORDS, question)), "assistant": " ".join(rng.choice(WORDS, answer))}
         rows.append(
             {
@@ -80,7 +84,9 @@ def dialogues(images: int = 1) -> Dataset:
     )
 
 
-def make_vlm_trainer(folder: Any, curriculum: Any, *, processor: Any = None, images: int = 1, **arguments: Any) -> Any:
+def make_vlm_trainer(
+    folder: Any, curriculum: Any, *, processor: Any = None, images: int | None = 1, **arguments: Any
+) -> Any:
     """An `SFTTrainer` with a curriculum."""
     trainer_class = with_curriculum(SFTTrainer)
     given = {

@@ -20,7 +20,6 @@ from trl import (
     DPOConfig,
     DPOTrainer,
     GRPOConfig,
-    GRPOTrainer,
     KTOTrainer,
     RewardConfig,
     RewardTrainer,
@@ -355,7 +354,7 @@ def test_classes_in_the_wrong_order_and_arguments_of_another_trainer_are_refused
     with pytest.raises(TypeError, match="args is a RewardConfig, which has no curriculum"):
         with_curriculum(SFTTrainer)(model, RewardConfig(str(tmp_path), use_cpu=True, bf16=False))
     with pytest.raises(TypeError, match="args is a GRPOConfig, which has no curriculum"):
-        with_curriculum(GRPOTrainer)(model, None, GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
+        with_curriculum(SFTTrainer)(model, GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
     with pytest.raises(TypeError, match="is a CurriculumTrainingArguments, and SFTTrainer reads a SFTConfig"):
         HandMadeTrainer(model, CurriculumTrainingArguments(str(tmp_path), use_cpu=True))
     with pytest.raises(TypeError, match="is not a class of transformers' Trainer"):

@@ -469,24 +469,58 @@ def test_a_language_model_of_trl(tmp_path):
     assert chosen_of(tmp_path, trainer.plan)
 
 
-def test_dialogues_with_one_image_each_are_chosen_among_and_others_are_refused(tmp_path):
-    rule = OnlineSelection(2, "loss", then=IID(epochs=2))
-    trainer = make_vlm_trainer(tmp_path / "whole", rule)
+@pytest.mark.parametrize("images", [1, 2, None], ids=["one", "two", "one to three"])
+def test_dialogues_are_chosen_among_as_from_batches_of_one_row(images, tmp_path):
+    trainer = make_vlm_trainer(tmp_path, OnlineSelection(2, "loss", then=IID(epochs=2)), images=images)
+    chosen = {}
+    taken = trainer.selector._chosen
+
+    def noted(model, batch, step):
+        kept = taken(model, batch, step)
+        one_by_one = []
+        for row in batch["example_index"].tolist():
+            alone = trainer.data_collator([trainer.train_dataset[row]])
+            one_by_one.append(float(trainer.example_losses(model, alone)))
+        assert kept.values.ravel() == pytest.approx(one_by_one, rel=1e-5)
+        best = np.reshape(one_by_one, (-1, 2)).argmax(1)
+        rows = batch["example_index"].reshape(-1, 2)[np.arange(4), best]
+        assert torch.equal(kept.batch["example_index"], rows)
+        anew = trainer.data_collator([trainer.train_dataset[row] for row in rows.tolist()])
+        assert {*anew} == {*kept.batch} - {"example_index"}
+        assert all(torch.equal(kept.batch[name], value) for name, value in anew.items())
+        chosen[step] = rows
+        return kept
+
+    trainer.selector._chosen = noted
     trainer.train()
-    assert trainer.state.global_step == 6
-    whole = recorded(tmp_path / "whole")
-    again = make_vlm_trainer(tmp_path / "again", rule)
-    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
-    assert recorded(tmp_path / "again") == whole[3:]
-    trainer = make_vlm_trainer(tmp_path / "new", rule)
-    batch = next(iter(trainer.get_train_dataloader()))
-    rows = np.array([3, 0, 6])
-    kept = select_rows(batch, rows, size=8)
-    alone = trainer.data_collator([trainer.train_dataset[row] for row in batch["example_index"][rows].tolist()])
-    assert all(torch.equal(kept[name], value) for name, value in alone.items())
-    trainer = make_vlm_trainer(tmp_path / "two", rule, images=2)
-    with pytest.raises(
-        ValueError, match=r"packed `pixel_values`: one image per row\), or train by the curriculum that"
-    ):
-        trainer.train()
-    assert trainer.state.global_step == 0
+    assert len(chosen) == trainer.state.global_step == 6
+
+
+def test_dialogues_of_several_images_resume_bit_for_bit_and_with_workers(tmp_path):
+    rule = OnlineSelection(2, "loss", then=IID(epochs=2))
+    whole = make_vlm_trainer(tmp_path / "whole", rule, images=None)
+    whole.train()
+    for name, workers in (("again", 0), ("workers", 2)):
+        again = make_vlm_trainer(tmp_path / name, rule, images=None, dataloader_num_workers=workers)
+        again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+        assert recorded(tmp_path / name) == recorded(tmp_path / "whole")[3:]
+        for ours, theirs in zip(again.model.parameters(), whole.model.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_rows_without_an_image_and_any_choice_of_rows_are_cut_out_of_packed_patches():
+    grid = torch.tensor([[1, 2, 2], [1, 4, 2], [1, 2, 6], [1, 2, 2]])
+    patches = grid.prod(1)
+    kinds = torch.zeros(4, 7, dtype=torch.long)
+    for row, places in enumerate([3, 0, 4, 0]):  # a place for 4 patches: images 0 and 1, none, 2 and 3, none
+        kinds[row, :places] = 1
+    batch = {"pixel_values": torch.arange(28.0)[:, None], "image_grid_thw": grid, "mm_token_type_ids": kinds}
+    parts = batch["pixel_values"].split(patches.tolist())
+    for rows, images in (([2, 1, 0], [2, 3, 0, 1]), ([0, 0], [0, 1, 0, 1]), ([3, 2], [2, 3])):
+        found = select_rows(batch, np.array(rows), size=4)
+        assert torch.equal(found["image_grid_thw"], grid[images])
+        assert torch.equal(found["pixel_values"], torch.cat([parts[number] for number in images]))
+    assert {*select_rows(batch, np.array([3, 1]), size=4)} == {"mm_token_type_ids"}  # as a batch of text has it
+    kinds[0, 2] = 0  # a row now ends within an image
+    with pytest.raises(ValueError, match=r"packed `pixel_values`: with `image_grid_thw` and `mm_token_type_ids`\)"):
+        select_rows(batch, np.array([0]), size=4)

@@ -154,11 +154,14 @@ def test_prompts_are_repeated_by_grpo_itself(tmp_path):
         args = args_class(str(folder), **PLAIN, **sizes)
         return trainer_class(args=args, train_dataset=OTHERS.make_data("grpo"), **OTHERS.grpo_parts())
 
-    made = [
-        trained(make(classes, classes.args_class, tmp_path / "ours")),
-        trained(make(GRPOTrainer, GRPOConfig, tmp_path / "stock")),
-    ]
-    check_same(*made)
+    stock = trained(make(GRPOTrainer, GRPOConfig, tmp_path / "stock"))
+    for args_class in (classes.args_class, GRPOConfig):
+        ours = trained(make(classes, args_class, tmp_path / args_class.__name__))
+        check_same(ours, stock)
+        assert type(ours.args) is classes.args_class
+    plain = GRPOConfig(str(tmp_path), **PLAIN, num_generations=4, generation_batch_size=16)
+    taken = classes(args=plain, train_dataset=OTHERS.make_data("grpo"), **OTHERS.grpo_parts()).args
+    assert (taken.generation_batch_size, taken.steps_per_generation) == (16, 4)
 
 
 def test_data_that_can_be_ordered_keeps_its_plan_and_its_exact_resuming(tmp_path):
