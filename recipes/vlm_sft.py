@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common.runs import plan_facts, run_study
+from common.runs import last, plan_facts, run_study
 from transformers import set_seed
 from vlm.arguments import PARSER, CurriculumSFTTrainer, DataArguments, ModelArguments, SFTArguments
+from vlm.base import build
 from vlm.data import COMPLETION, PROMPT, prepare, read_data, text_of_message
 from vlm.evaluation import accuracies, answer, kinds_of, right_answers, wrong_facts
-from vlm.model import build
 from vlm.report import ANSWERS, write_results
 from vlm.scores import add_score
 
@@ -42,21 +42,19 @@ def run(
     """One run: its numbers, its log and its answers."""
     folder = Path(training_args.output_dir)
 
+    def arguments_in(where: Path) -> Any:
+        return replace(training_args, output_dir=str(where))
+
     # Data: a row per response, and the score that orders them, if one does.
     prepared, rule = prepare(data_args), training_args.curriculum
     train, test = prepared["train"], prepared["test"]
     if rule is not None and rule.needs_scores:
-        train = add_score(
-            train,
-            *(data_args, model_args, args),
-            lambda where: replace(training_args, output_dir=str(where)),
-            folder.parent,
-        )
+        train = add_score(train, data_args, model_args, args, arguments_in, folder.parent)
         training_args.score_column = args.score
 
-    # Model: a small LLaVA, or a trained model by name.
+    # Model: a small LLaVA that describes scenes, or a trained model by name.
+    model, processor = build(model_args, train, arguments_in, folder.parent)
     set_seed(training_args.seed)
-    model, processor = build(model_args, train)
 
     # Trainer: TRL's, on responses in the curriculum's order.
     trainer = CurriculumSFTTrainer(
@@ -89,6 +87,7 @@ def run(
         **accuracies(right, kinds),
         **wrong_facts(train, draws[draws >= 0]),
         **plan_facts(trainer, args.control_curriculum),
+        "seconds": last(trainer.state.log_history, "train_runtime"),
     }
 
 

@@ -9,7 +9,9 @@ from typing import Any
 try:
     from trl import SFTTrainer
 except ImportError as error:
-    raise SystemExit("recipes/vlm_sft.py trains by TRL, which is not installed: pip install 'hf-curriculum[vlm]'") from error
+    raise SystemExit(
+        "recipes/vlm_sft.py trains by TRL, which is not installed: pip install 'hf-curriculum[vlm]'"
+    ) from error
 
 from hf_curriculum import curriculum_from, with_curriculum
 from hf_curriculum.studies.recipe import RecipeParser
@@ -47,6 +49,9 @@ class ModelArguments:
     vision_layers: int = field(metadata={"help": "of the shipped CLIP's tower, which the small one sees by"})
     text_config: dict = field(metadata={"help": "fields of `LlamaConfig`, of the small one"})
     vocab_size: int = field(metadata={"help": "most entries of the small one's tokenizer"})
+    base_images: int = field(metadata={"help": "images of other scenes that the small one first learns to describe"})
+    base_steps: int = field(metadata={"help": "optimizer steps of that"})
+    base_learning_rate: float = field(metadata={"help": "of that"})
 
 
 @dataclass

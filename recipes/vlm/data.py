@@ -60,7 +60,9 @@ def _load(data_args: DataArguments) -> DatasetDict:
         )
     train = splits["train"].select(range(min(data_args.limit or len(splits["train"]), len(splits["train"]))))
     if IMAGES not in train.column_names:
-        raise ValueError(f"{data_args.data} has no images, and a vision-language model is to see some. Name their column.")
+        raise ValueError(
+            f"{data_args.data} has no images, and a vision-language model is to see some. Name their column."
+        )
     held = splits.get("test", splits.get("validation"))
     train = train if IMAGE_ID in train.column_names else train.add_column(IMAGE_ID, image_ids(train))
     if held is None:
@@ -119,7 +121,9 @@ def blinded(rows: Dataset) -> Dataset:
     grey = PIL.Image.new("RGB", (64, 64), GREY)
     encoded = rows.cast_column(IMAGES, List(Image(decode=False)))
     return encoded.map(
-        lambda batch: {IMAGES: [[grey] * len(images) for images in batch[IMAGES]]}, batched=True, features=rows.features
+        lambda batch: {IMAGES: [[grey] * len(images) for images in batch[IMAGES]]},
+        batched=True,
+        features=rows.features,
     )
 
 

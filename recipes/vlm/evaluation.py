@@ -82,7 +82,7 @@ def accuracies(right: Sequence[bool], kinds: Sequence[str]) -> dict[str, float]:
 
 
 def wrong_facts(train: Dataset, draws: np.ndarray) -> dict[str, float]:
-    """Of rows known to be wrong: their share of all draws, and how well grounding tells them from others about images."""
+    """The share of draws known to be wrong, and how well grounding tells wrong answers from right ones."""
     if "wrong" not in train.column_names:
         return {}
     wrong = np.array(train["wrong"][:])

@@ -1,21 +1,18 @@
-"""The vision-language model: a LLaVA made from a configuration for the embedded data, or one by its name."""
+"""A small LLaVA from a configuration, its tokenizer and processor; or a trained model by its name."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageTextToText,
     AutoProcessor,
     CLIPImageProcessorPil,
-    CLIPVisionConfig,
     CLIPVisionModel,
     LlamaConfig,
     LlavaConfig,
@@ -25,8 +22,6 @@ from transformers import (
     PreTrainedTokenizerFast,
     ProcessorMixin,
 )
-from vlm.arguments import LLAVA, ModelArguments
-from vlm.data import COMPLETION, PROMPT, text_of_message
 
 import hf_curriculum.models
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
@@ -101,13 +96,3 @@ def load_named(name: str) -> tuple[PreTrainedModel, ProcessorMixin]:
     """A trained model and its processor, from the Hub or a folder."""
     processor = AutoProcessor.from_pretrained(name)
     return AutoModelForImageTextToText.from_pretrained(name, dtype=torch.float32), processor
-
-
-def build(model_args: ModelArguments, train: Dataset) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """The model of a run and its processor; the small one's words are those of the rows."""
-    if model_args.model != LLAVA:
-        return load_named(model_args.model)
-    cells = train.select_columns([PROMPT, COMPLETION])
-    texts = (f" {text_of_message(cell)}" for row in cells for cell in row.values())
-    tokenizer = train_tokenizer(itertools.chain(texts, ["USER: ASSISTANT:"] * 3), model_args.vocab_size)
-    return new_llava(tokenizer, model_args.vision_layers, model_args.text_config)

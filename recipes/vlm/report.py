@@ -94,7 +94,8 @@ def write_report(outcome: Outcome) -> Path:
             for kind, one in found.items()
         ]
         columns = ("kind", "by sight minus blind, in % [95 %]", "questions")
-        print(f"What seeing brings: the same run, trained and tested on grey images.\n{table(columns, rows, for_terminals=True)}")
+        print("What seeing brings: the same run, trained and tested on grey images.")
+        print(table(columns, rows, for_terminals=True))
         report.add_table("What seeing brings", columns, rows, note="A bootstrap over questions, means over seeds.")
         facts = {kind: [one.value, one.lower, one.upper] for kind, one in found.items()}
         (outcome.folder / "seeing.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")

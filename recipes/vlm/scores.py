@@ -13,8 +13,8 @@ from datasets import Dataset
 from reference.data import halves
 from transformers import set_seed
 from vlm.arguments import GROUNDING, LENGTH, CurriculumSFTTrainer, DataArguments, ModelArguments, SFTArguments
+from vlm.base import build
 from vlm.data import COMPLETION, PROMPT
-from vlm.model import build
 
 from hf_curriculum import IID, Grounding, ResponseLength, StopWhenDiverged, add_scores
 from hf_curriculum.columns import IMAGES
@@ -61,7 +61,7 @@ def cross_fitted(
     for number, part in enumerate(parts):
         where = folder / f"half-{number}"
         set_seed(SEED)
-        model, processor = build(model_args, train)
+        model, processor = build(model_args, train, arguments_in, folder.parent)
         training_args = arguments_in(where)
         training_args.curriculum, training_args.seed = IID(fit_steps=args.reference_steps), SEED
         trainer = CurriculumSFTTrainer(

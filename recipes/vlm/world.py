@@ -118,6 +118,13 @@ def make_conversations(
     return DatasetDict({name: Dataset.from_list(rows, features=FEATURES) for name, rows in splits.items()})
 
 
+def make_captions(num_images: int, seed: int) -> Dataset:
+    """Images of other scenes in words, as rows of `make_conversations`."""
+    rows = make_scenes(num_images, seed, SIDE, 1, max_objects=MOST_THINGS, validation=0, test=0)["train"]
+    rows = rows.cast_column(IMAGE, Image(decode=False))
+    return Dataset.from_list([_row(describe(row["objects"]), CAPTIONS, row) for row in rows], features=FEATURES)
+
+
 def _questions(scenes: Dataset, most: int, seed: int) -> list[dict[str, Any]]:
     """So many questions about each scene, each of another kind; of a kind, answers that were asked least so far."""
     rows: list[dict[str, Any]] = []
