@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common.runs import last, plan_facts, run_study
+from common.runs import last, plan_facts, publish, run_study
 from transformers import set_seed
 from vlm.arguments import PARSER, CurriculumSFTTrainer, DataArguments, ModelArguments, SFTArguments
 from vlm.base import build
 from vlm.data import COMPLETION, PROMPT, prepare, read_data, text_of_message
-from vlm.evaluation import accuracies, answer, kinds_of, right_answers, wrong_facts
+from vlm.evaluation import accuracies, answer, card_facts, kinds_of, right_answers, wrong_facts
 from vlm.report import ANSWERS, write_results
 from vlm.scores import add_score
 
@@ -82,13 +82,14 @@ def run(
         (folder / ANSWERS).write_text(json.dumps(rows, indent=1), encoding="utf-8")
     plan = trainer.plan
     draws = np.concatenate([plan.step_rows(step) for step in range(plan.num_steps)])
-    return {
+    outcome = {
         "parameters": parameters,
         **accuracies(right, kinds),
         **wrong_facts(train, draws[draws >= 0]),
         **plan_facts(trainer, args.control_curriculum),
         "seconds": last(trainer.state.log_history, "train_runtime"),
     }
+    return outcome | publish(trainer, train, card_facts(data_args, outcome))
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from scenes_clip import auc
 from transformers import PreTrainedModel, ProcessorMixin
-from vlm.arguments import GROUNDING
+from vlm.arguments import GROUNDING, SCENES, DataArguments
 from vlm.data import COMPLETION, PROMPT, text_of_message
 
 from hf_curriculum.columns import IMAGES
@@ -91,3 +91,15 @@ def wrong_facts(train: Dataset, draws: np.ndarray) -> dict[str, float]:
         scores, asked = np.array(train[GROUNDING][:]), np.array(train["source"][:]) == "vqa"
         found["wrong_auc"] = auc(scores[asked & ~wrong], scores[asked & wrong])
     return found
+
+
+def card_facts(data_args: DataArguments, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """What `create_model_card` and `push_to_hub` take of a run."""
+    data = "questions about embedded scenes" if data_args.data == SCENES else "conversations about images"
+    seen = "grey images in the place of its own" if data_args.blind else "its images"
+    results = [
+        {"metric": name, "value": value, "source": "test questions"}
+        for name, value in outcome.items()
+        if name.startswith("accuracy")
+    ]
+    return {"description": f"{data}; the model answers them with {seen}", "results": results}
