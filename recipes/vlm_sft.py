@@ -1,7 +1,8 @@
 """Supervised fine-tuning of a vision-language model on conversations in several orders, by TRL's `SFTTrainer`.
 
-    accelerate launch recipes/vlm_sft.py                    # scenes: six orders and a blind twin, three seeds each
-    accelerate launch recipes/vlm_sft.py --preset smoke     # the same in a minute, too short to learn
+    accelerate launch recipes/vlm_sft.py                    # scenes: six orders and a blind twin
+    accelerate launch recipes/vlm_sft.py --seeds 0,1,2      # each of them three times
+    accelerate launch recipes/vlm_sft.py --preset smoke     # every line of it, too short to learn
     accelerate launch recipes/vlm_sft.py --arms iid filter --seeds 0,1,2,3,4
     accelerate launch recipes/vlm_sft.py --grid orders      # mixture, curriculum, balanced, reverse
     accelerate launch recipes/vlm_sft.py --preset photographs --model FOLDER --data llava_instruct.json

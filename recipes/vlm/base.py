@@ -33,7 +33,9 @@ def build(
     where = folder / f"base-{digest(str(asdict(model_args)), size=4)}"
     if not (where / "model" / "config.json").is_file():
         _train_base(model_args, train, arguments_in(where), where)
-    return load_named(str(where / "model"))
+    model, processor = load_named(str(where / "model"))
+    model.model.vision_tower.requires_grad_(False)  # as in the first stage: files do not say what is frozen
+    return model, processor
 
 
 def _train_base(model_args: ModelArguments, train: Dataset, training_args: Any, folder: Path) -> None:
