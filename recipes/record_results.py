@@ -110,6 +110,8 @@ TABLES: dict[str, tuple[str, Mapping[str, Cell], Mapping[str, str]]] = {
     "tonics_alignment": (".1f", {}, _R1),
     "discl_longtail": (".1f", {}, {"accuracy_few": "few", "accuracy_medium": "medium", "accuracy_many": "many",
                                    "accuracy": "all", "macro_f1": "macro F1"}),
+    "vlm_sft": (".1f", {}, {"accuracy_colour": "colour", "accuracy_count": "count", "accuracy_place": "place",
+                            "accuracy_yes_no": "yes/no", "accuracy_text": "text", "accuracy": "all"}),
 }  # fmt: skip
 """Recipe → digits of its means (with one digit they are × 100), the columns of its runs, and its metrics' names."""
 

@@ -1,0 +1,1 @@
+"""Parts of `vlm_sft.py`."""
