@@ -15,10 +15,11 @@ import torch
 
 from hf_curriculum.data.collators import IGNORED
 from hf_curriculum.data.text_blocks import BESIDE
+from hf_curriculum.models.base import image_placeholder
 from hf_curriculum.planning.deciding import Selection
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import hash64, mix64
-from hf_curriculum.training.prediction import TEXT_INPUTS, evaluation_model, preserve_rng_state
+from hf_curriculum.training.prediction import TEXT_INPUTS, base_model, evaluation_model, preserve_rng_state
 from hf_curriculum.training.sampler import DrawAudit
 
 _CHOICE = 0x5E1EC7
@@ -162,6 +163,7 @@ class Selector:
     def _values(self, model: Any, batch: Mapping[str, Any], rows: np.ndarray) -> np.ndarray:
         """The value of each candidate, float64, shape (places, candidates): of an image, the mean of its captions'."""
         plan, trainer = self.trainer.plan, self.trainer
+        validate_image_per_row(batch, getattr(base_model(model), "config", None), len(rows))
         inputs = trainer._prepare_inputs({name: value for name, value in batch.items() if name != EXAMPLE_INDEX})
         number = np.arange(len(rows)).reshape(-1, plan.candidates, plan.layout.unit)
         others = np.roll(number, -1, axis=1).ravel()
@@ -324,6 +326,24 @@ def _packed_images(batch: Mapping[str, Any], rows: np.ndarray, size: int) -> lis
     if int(counts[-1]) != len(grid) or not torch.equal(ends[counts], wanted):
         return None
     return [image for row in rows.tolist() for image in range(int(counts[row]), int(counts[row + 1]))]
+
+
+def validate_image_per_row(batch: Mapping[str, Any], config: Any, size: int) -> None:
+    """Refuses images that are as many as the rows, and yet not one of each: cut by rows they would be other rows'.
+
+    LLaVA's `pixel_values` hold one image after the other. Where they are as many as the rows, and every row shows at
+    least one, each shows one.
+    """
+    images, ids, token = batch.get("pixel_values"), batch.get("input_ids"), image_placeholder(config)
+    if token is None or images is None or ids is None or _GRID in batch or len(images) != size:
+        return
+    each_an_image = getattr(images, "ndim", 0) == 4 or "image_sizes" in batch
+    if each_an_image and not (ids == getattr(config, token)).any(1).all():
+        raise ValueError(
+            f"The batch has {size} images and {size} rows, and some rows show none, so others show several: which "
+            "images belong to the chosen candidates is not known. Give every row as many images, or train by the "
+            "curriculum that OnlineSelection draws by (its then=)."
+        )
 
 
 def is_image(name: str) -> bool:

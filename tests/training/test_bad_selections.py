@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -40,7 +42,7 @@ from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.training.joint_text import JointTextTrainer
-from hf_curriculum.training.selection import select_rows
+from hf_curriculum.training.selection import select_rows, validate_image_per_row
 from hf_curriculum.training.setup import validate_metric, validate_selection
 
 NAN = float("nan")
@@ -524,3 +526,19 @@ def test_rows_without_an_image_and_any_choice_of_rows_are_cut_out_of_packed_patc
     kinds[0, 2] = 0  # a row now ends within an image
     with pytest.raises(ValueError, match=r"packed `pixel_values`: with `image_grid_thw` and `mm_token_type_ids`\)"):
         select_rows(batch, np.array([0]), size=4)
+
+
+def test_images_as_many_as_rows_that_are_not_one_of_each_are_refused():
+    config = SimpleNamespace(image_token_id=9)
+    one_each = {"input_ids": torch.tensor([[9, 1], [2, 9]]), "pixel_values": torch.zeros(2, 3, 4, 4)}
+    validate_image_per_row(one_each, config, 2)
+    uneven = {**one_each, "input_ids": torch.tensor([[9, 9], [2, 1]])}
+    with pytest.raises(ValueError, match="The batch has 2 images and 2 rows, and some rows show none"):
+        validate_image_per_row(uneven, config, 2)
+    tiles = {**uneven, "pixel_values": torch.zeros(2, 5, 3, 4, 4)}
+    validate_image_per_row(tiles, config, 2)  # Idefics3: a row's images, padded
+    with pytest.raises(ValueError, match="some rows show none"):
+        validate_image_per_row({**tiles, "image_sizes": torch.zeros(2, 2)}, config, 2)  # LLaVA-NeXT
+    for others in (SimpleNamespace(), None):
+        validate_image_per_row(uneven, others, 2)
+    validate_image_per_row({**uneven, "pixel_values": torch.zeros(3, 3, 4, 4)}, config, 2)  # refused when it is cut
