@@ -50,7 +50,7 @@ from hf_curriculum.scorers.text.rarity import WordRarity as WordRarity
 from hf_curriculum.scoring.add_scores import add_scores as add_scores
 from hf_curriculum.scoring.join import add_scores_from as add_scores_from
 from hf_curriculum.scoring.sharded import add_scores_sharded as add_scores_sharded
-from hf_curriculum.planning.export import as_planned as as_planned
+from hf_curriculum.planning.as_planned import as_planned as as_planned
 from hf_curriculum.scored_data import concat_scored as concat_scored
 from hf_curriculum.curricula.iid import control_of as control_of
 from hf_curriculum.planning.curriculum import curriculum_from as curriculum_from

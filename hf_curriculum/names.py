@@ -38,7 +38,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "models.git.model": ("CaptionGitForCausalLM",),
     "planning.batches": ("ByImage", "ByLength", "ByNode"),
     "planning.curriculum": ("Curriculum", "curriculum_from"),
-    "planning.export": ("as_planned",),
+    "planning.as_planned": ("as_planned",),
     "planning.plan": ("Plan", "make_plan"),
     "planning.ranking": ("rank_scores",),
     "planning.stage": ("Stage",),

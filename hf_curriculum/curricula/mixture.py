@@ -79,8 +79,8 @@ class Mixture(SizedCurriculum):
             source has no rows, or too few draws for its rule.
         TypeError: a weight is no number.
 
-    Source: shares as the number of draws, and orders of sources: ours, after `datasets.interleave_datasets` and Tang
-        2026 (arXiv 2603.27744). `"odm"`: Albalak et al. 2023 (arXiv 2312.02406), algorithm 1, with α = 0.9; their
+    Source: shares as the number of draws, and orders of sources: ours, after `datasets.interleave_datasets` and
+        arXiv 2603.27744. `"odm"`: Albalak et al. 2023 (arXiv 2312.02406), algorithm 1, with α = 0.9; their
         reward is the loss of a training batch, and the one source it is of is updated; ours are validation losses,
         and all sources are. Their released code adds up L / (10 · share) in place of the moving average.
 

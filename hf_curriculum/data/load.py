@@ -141,6 +141,8 @@ def fields_of(source: str | Path) -> list[str] | None:
     if reader is not _read_files:
         return None
     file = find_caption_file(request.path) if request.path.is_dir() else None
+    if file is not None and not file.resolve().is_relative_to(request.path.resolve()):
+        return None  # a link that leads elsewhere is not opened: reading the source refuses it
     return json_fields(file or request.path)
 
 

@@ -166,6 +166,8 @@ def json_fields(path: Path) -> list[str] | None:
     except ValueError:
         return None
     for file in files.values():
+        if path.is_dir() and not file.resolve().is_relative_to(path.resolve()):
+            return None  # a link that leads elsewhere is not opened: reading the source refuses it
         with open_text(file) as opened:
             text = opened.read(_FIRST).lstrip().removeprefix("[").lstrip()
         try:

@@ -1,4 +1,4 @@
-"""The order of a run for other programs: as a file of row numbers or ids, or as a view of the data set."""
+"""The order of a run for other programs, as a file of row numbers or ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from hf_curriculum.provenance import read_column, score_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from datasets import Dataset
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -56,34 +55,6 @@ class Ordered(Protocol):
         """The same, with its stages."""
 
 
-def as_planned(dataset: Dataset, plan: Ordered) -> Dataset:
-    """The data set in the order of a plan: a row for every draw of the run, as a view.
-
-    For a program that reads a data set from front to back and can be told not to shuffle it. Row `i` is the run's draw
-    `i`, so batches of `plan.global_batch_size` are its steps. No column is read or copied.
-
-    Args:
-        dataset: the data that the plan was made for.
-        plan: from `make_plan`.
-
-    Raises:
-        TypeError: `dataset` is no `datasets.Dataset`.
-        ValueError: the plan was made for other rows, decides while training, or pads its batches.
-
-    Example:
-        >>> from datasets import Dataset
-        >>> from hf_curriculum import Phases, make_plan
-        >>> data = Dataset.from_dict({"caption": ["a", "b", "c", "d"], "length": [4.0, 1.0, 2.0, 3.0]})
-        >>> plan = make_plan(Phases(2, easy="low"), data, score_column="length", global_batch_size=2)
-        >>> len(as_planned(data, plan)), sorted(as_planned(data, plan)[:2]["caption"])
-        (6, ['b', 'c'])
-    """
-    validate_order(plan)
-    _validate_data(dataset, plan)
-    name = digest(dataset._fingerprint, json.dumps(plan.fingerprint(), sort_keys=True), size=16)
-    return dataset.select(plan.rows(0, plan.known_samples), new_fingerprint=name)
-
-
 def validate_order(plan: Ordered, up_to_decision: bool = False) -> None:
     """The rows of a plan are known, all of them or up to its next decision, and one step's follow another's."""
     name = type(plan.curriculum).__name__
@@ -108,7 +79,7 @@ def validate_order(plan: Ordered, up_to_decision: bool = False) -> None:
         )
 
 
-def _validate_data(dataset: Any, plan: Ordered) -> None:
+def validate_data(dataset: Any, plan: Ordered) -> None:
     """A data set has the rows that a plan was made for, as far as the plan knows them."""
     from datasets import Dataset
 
@@ -171,7 +142,7 @@ def _ids(plan: Ordered, file: Path, dataset: Any, id_column: str | None, datacom
     if file.suffix not in SUFFIXES:
         raise ValueError(f"{file.name!r} ends in none of {', '.join(SUFFIXES)}, which say what to write.")
     if dataset is not None:
-        _validate_data(dataset, plan)
+        validate_data(dataset, plan)
     if id_column is None:
         if datacomp:
             raise ValueError('datacomp=True writes the uids of the rows: name their column, id_column="uid".')

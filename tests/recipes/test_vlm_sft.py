@@ -224,7 +224,10 @@ def chats(folder, count=6):
     rows = []
     for number in range(count):
         Image.new("RGB", (24, 24), (40 * number, 90, 200 - 30 * number)).save(folder / f"{number}.png")
-        turns = [{"from": "human", "value": "<image>\nWhat is it?"}, {"from": "gpt", "value": f"Thing {number}."}]
+        turns = [
+            {"from": "human", "value": "<image>\nWhat is it?"},
+            {"from": "gpt", "value": f"{'Big ' * number}thing."},
+        ]
         rows.append({"id": str(number), "image": f"{number}.png", "conversations": turns})
     (folder / "chats.json").write_text(json.dumps(rows))
     return folder / "chats.json"
