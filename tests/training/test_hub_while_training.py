@@ -124,14 +124,8 @@ def test_without_training_data_the_card_is_that_of_trainer(make_trainer, monkeyp
     trainer, asked = make_trainer(score_column=None, trainer={"train_dataset": None}), []
     monkeypatch.setattr(Trainer, "create_model_card", lambda self, *args, **kwargs: asked.append((args, kwargs)))
     trainer.create_model_card("en", "mit", tags="mine", dataset_tags="me/data", dataset="data", finetuned_from="a/b")
-    others = {
-        "tags": "mine",
-        "model_name": None,
-        "finetuned_from": "a/b",
-        "dataset_tags": "me/data",
-        "dataset": "data",
-    }
-    assert asked == [(("en", "mit"), others)]
+    given = {"language": "en", "license": "mit", "tags": "mine", "dataset_tags": "me/data", "dataset": "data"}
+    assert asked == [((), given | {"finetuned_from": "a/b"})]
 
 
 @pytest.fixture
