@@ -45,7 +45,7 @@ from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
-from hf_curriculum.training.prediction import base_model
+from hf_curriculum.training.prediction import base_model, other_loss
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -351,29 +351,14 @@ def reference_compute(plan: Plan, data: Any) -> int:
     return TRAINED * made.trained_on.get("examples", 0) + plan.ranking.num_rows
 
 
-def other_loss(trainer: Any) -> str | None:
-    """Why the loss that is trained is not the model's own, in words; None where it is."""
-    owner = next(
-        base for base in type(trainer).__mro__ if "compute_loss" in vars(base) and base.__name__ != "CurriculumTrainer"
-    )
-    kind = getattr(trainer.args, "loss_type", None) if owner.__name__ == "SFTTrainer" else None
-    found = {
-        "compute_loss_func= was given": trainer.compute_loss_func is not None,
-        # TRL's own adds statistics to the model's own loss, but for another `loss_type`.
-        f"{owner.__name__} has a compute_loss of its own": owner is not Trainer and owner.__name__ != "SFTTrainer",
-        f"loss_type={kind!r} was given": kind not in (None, "nll"),
-        "label_smoothing_factor= was given": trainer.label_smoother is not None,
-    }
-    return next((what for what, is_so in found.items() if is_so), None)
-
-
 def validate_own_losses(trainer: Any) -> None:
     """A curriculum that goes by losses of examples reads those that are trained."""
     rule = trainer.curriculum
     chooses = rule.selection is not None and rule.selection.candidates > 1
     if trainer.has_own_losses or rule.losses_of_training or not (chooses or rule.signal == "losses"):
         return
-    if what := other_loss(trainer):
+    compares = hasattr(trainer.args, "num_generations")  # completions, which only training makes
+    if (chooses or compares) and (what := other_loss(trainer)):
         goes_by = "chooses" if chooses else "is paced"
         raise ValueError(
             f"{what}, and {type(rule).__name__} {goes_by} by `example_losses`, which would still be the cross-entropy "
