@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +20,10 @@ from hf_curriculum import BabySteps, Phases, SelfPaced, with_curriculum
 
 pytestmark = pytest.mark.slow
 
+PROGRAM = Path(__file__).with_name("vlm_families.py")
+SPEC = importlib.util.spec_from_file_location("vlm_families", PROGRAM)
+FAMILIES = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(FAMILIES)
 LORA = LoraConfig(r=2, lora_dropout=0.2, target_modules=["q_proj", "v_proj"])
 ADAPTED = Phases(3, easy="low")
 
@@ -139,3 +145,21 @@ def test_a_rule_by_a_metric_decides_on_the_evaluation(name, tmp_path):
 def test_preferences_of_answers_about_several_images(tmp_path):
     run = train_whole_and_resumed(tmp_path, "qwen2_vl", ADAPTED, trainer_class=DPOTrainer)
     assert any("rewards/margins" in entry for entry in run.trainer.state.log_history)
+
+
+@pytest.mark.parametrize("name", CHAT.VISION)
+def test_every_family_resumes_on_one_process(name, tmp_path):
+    check_family(*FAMILIES.run(name, tmp_path))
+
+
+def test_every_family_resumes_on_two_processes(launch, tmp_path):
+    launch(PROGRAM, tmp_path, processes=2, timeout=600)
+    for name in CHAT.VISION:
+        check_family(*json.loads((tmp_path / f"{name}.json").read_text()))
+
+
+def check_family(whole, resumed):
+    assert resumed == whole
+    assert len(whole["losses"]) == 6
+    assert len(set(whole["losses"])) > 3
+    assert whole["log"]
