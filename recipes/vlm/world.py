@@ -64,9 +64,10 @@ def ask(things: Sequence[Mapping[str, Any]]) -> Iterator[Question]:
 
 
 def describe(things: Sequence[Mapping[str, Any]]) -> Question:
-    """A scene in words, its objects from back to front: "a red ball, an orange fish"."""
+    """A scene in words, how many objects and each from back to front: "two things: a red ball, an orange fish"."""
     named = [f"{article(thing['colour'])} {thing['colour']} {thing['noun']}" for thing in things]
-    return Question(CAPTIONS, "Describe the image.", ", ".join(named))
+    number = f"{number_word(len(things))} thing{'s' * (len(things) > 1)}"
+    return Question(CAPTIONS, "Describe the image.", f"{number}: {', '.join(named)}")
 
 
 def _middle(thing: Mapping[str, Any]) -> float:

@@ -85,8 +85,9 @@ def test_questions_are_answered_by_the_scene():
                 assert nouns.count(words[-1]) == 1
                 distance = (middles[question.answer] - middles[words[-1]]) * (1 if words[2] == "right" else -1)
                 assert nouns.count(question.answer) > 1 or distance >= CLEAR * SIDE
-        caption = describe(objects).answer
-        assert [part.split()[-1] for part in caption.split(", ")] == nouns
+        number, named = describe(objects).answer.split(": ")
+        assert number.split() == [NUMBERS[len(objects)], "thing" if len(objects) == 1 else "things"]
+        assert [part.split()[-1] for part in named.split(", ")] == nouns
     assert set(asked) == set(KINDS)
 
 
