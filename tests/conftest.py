@@ -46,7 +46,8 @@ LONGEST = (
     *("recipes/test_tonics_real.py", "tasks/captioning/test_transformer.py", "hub/test_loopback_recipes.py"),
     *("reporting/test_injection.py", "recipes/test_babylm_git_text.py", "test_damaged_files.py"),
     *("recipes/test_babylm_git_grid.py", "recipes/test_babylm_flamingo.py", "tasks/alignment/test_processes.py"),
-    *("tasks/captioning/test_self_critical.py", "recipes/test_babylm_console.py"),
+    *("training/test_vlm_trainers.py", "training/test_weight_column.py", "training/test_stress.py"),
+    *("tasks/captioning/test_self_critical.py", "recipes/test_babylm_console.py", "recipes/test_vlm_sft.py"),
 )
 """Files of slow tests that take longest, the longest first."""
 
