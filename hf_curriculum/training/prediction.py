@@ -28,8 +28,6 @@ TEXT_INPUTS = ("labels", *_TOKENS)
 
 
 _IGNORED = -100
-CLOSE = 1e-2
-"""How far a loss may be from the mean over examples, relatively, with numbers of half precision."""
 
 
 def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
@@ -44,11 +42,16 @@ def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
     return sums / counts  # 0/0, so NaN, where no token counts
 
 
-def other_loss(trainer: Any) -> str | None:
-    """Why the loss that is trained is not the model's own, in words; None where it is."""
-    owner = next(
+def _loss_owner(trainer: Any) -> type:
+    """The class whose `compute_loss` is trained by."""
+    return next(
         base for base in type(trainer).__mro__ if "compute_loss" in vars(base) and base.__name__ != "CurriculumTrainer"
     )
+
+
+def other_loss(trainer: Any) -> str | None:
+    """Why the loss that is trained is not the model's own, in words; None where it is."""
+    owner = _loss_owner(trainer)
     kind = getattr(trainer.args, "loss_type", None) if owner.__name__ == "SFTTrainer" else None
     found = {
         "compute_loss_func= was given": trainer.compute_loss_func is not None,
@@ -58,6 +61,14 @@ def other_loss(trainer: Any) -> str | None:
         "label_smoothing_factor= was given": trainer.label_smoother is not None,
     }
     return next((what for what, is_so in found.items() if is_so), None)
+
+
+def has_losses_of_pairs(trainer: Any) -> bool:
+    """Whether losses of rows are those that TRL's trainer of pairs of answers has of batches of one."""
+    kinds = getattr(trainer.args, "loss_type", None) or ()
+    compares = any(kind.startswith("aot") for kind in ([kinds] if isinstance(kinds, str) else kinds))
+    is_paired = _loss_owner(trainer).__name__ in ("DPOTrainer", "RewardTrainer")
+    return is_paired and not compares and not trainer.has_own_losses
 
 
 def loss_sums(model: nn.Module, outputs: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,9 +138,8 @@ def try_first_batch(trainer: Any) -> None:
         return
     batch = {name: value for name, value in batch.items() if name != "example_index"}
     validate_decoder_inputs(trainer.model, batch)
-    if trainer.curriculum.signal == "losses" and other_loss(trainer) and not trainer.has_own_losses:
-        _try_losses_of_one(trainer, rows)
-    elif trainer.curriculum.signal == "losses" or (trainer._weighting.is_used and trainer.has_own_losses):
+    decides = trainer.curriculum.signal == "losses" and not has_losses_of_pairs(trainer)
+    if decides or (trainer._weighting.is_used and trainer.has_own_losses):
         with evaluation_model(trainer) as model:
             losses = trainer.example_losses(model, trainer._prepare_inputs(batch))
         if tuple(losses.shape) != (len(rows),):
@@ -140,31 +150,6 @@ def try_first_batch(trainer: Any) -> None:
     if trainer._weighting.is_used:
         with evaluation_model(trainer) as model:
             trainer._weighting.try_batch(model, trainer._prepare_inputs(batch), len(rows))
-
-
-def _try_losses_of_one(trainer: Any, rows: list[int]) -> None:
-    """Checks that the trainer's own loss of two examples is a mean of what it has of each, as one over tokens is."""
-    first, second = (rows * 2)[:2]
-    parts = [_collate(trainer, [(row, 0) for row in part]) for part in ([first, second], [first], [second])]
-    with evaluation_model(trainer) as model:
-        both, *each = (float(_own_loss(trainer, model, trainer._prepare_inputs(part))) for part in parts)
-    room = CLOSE * max(abs(both), CLOSE)
-    if not min(each) - room <= both <= max(each) + room:
-        rule = type(trainer.curriculum).__name__
-        raise ValueError(
-            f"{other_loss(trainer)}, and its loss of rows {first} and {second} together is {both:.6g}; alone they "
-            f"have {each[0]:.6g} and {each[1]:.6g}. It is no mean over examples, and {rule} is paced by the loss of "
-            "each. Override `CurriculumTrainer.example_losses` with it."
-        )
-
-
-def _own_loss(trainer: Any, model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """What the trainer's `compute_loss` makes of a batch; it returns a scalar."""
-    noted = copy.deepcopy(getattr(trainer, "_metrics", None))  # TRL's notes of each loss, for the next evaluation
-    loss = trainer.compute_loss(model, {name: value for name, value in inputs.items() if name != "example_index"})
-    if noted is not None:
-        trainer._metrics = noted
-    return loss.detach()
 
 
 def _collate(trainer: Any, pairs: list[tuple[int, int]]) -> Any:
@@ -244,18 +229,15 @@ SCORING = "Scoring"
 
 
 def measure_losses(trainer: Any) -> np.ndarray:
-    """The loss of every training row, float32, shape (num_rows,), without augmentation and dropout.
-
-    Where the trainer has a loss of its own, such as that of a pair of answers, it is asked for that of each row alone.
-    """
-    alone = bool(other_loss(trainer)) and not trainer.has_own_losses
+    """The loss of every training row, float32, shape (num_rows,), without augmentation and dropout."""
+    alone = has_losses_of_pairs(trainer)
     batch_size = 1 if alone else trainer.args.eval_batch_size
     loader = trainer._get_dataloader(trainer.train_dataset, description=SCORING, batch_size=batch_size)
     parts = []
     with evaluation_model(trainer) as model:
         for inputs in loader:
             prepared = trainer._prepare_inputs(inputs)
-            losses = _own_loss(trainer, model, prepared)[None] if alone else trainer.example_losses(model, prepared)
+            losses = _loss_of_pair(trainer, model, prepared) if alone else trainer.example_losses(model, prepared)
             parts.append(trainer.accelerator.gather_for_metrics(losses.float()).cpu())
     losses = torch.cat(parts).numpy()
     if len(losses) != len(trainer.train_dataset):
@@ -264,6 +246,14 @@ def measure_losses(trainer: Any) -> np.ndarray:
             "example_losses has to return one number per example of its batch."
         )
     return losses
+
+
+def _loss_of_pair(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    """The loss of a batch of one row, shape (1,)."""
+    noted = copy.deepcopy(trainer._metrics)  # what TRL notes of each loss is for the next evaluation
+    loss = trainer.compute_loss(model, inputs)
+    trainer._metrics = noted
+    return loss[None]
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
-from hf_curriculum.training.prediction import base_model, other_loss
+from hf_curriculum.training.prediction import base_model, has_losses_of_pairs, other_loss
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -357,8 +357,9 @@ def validate_own_losses(trainer: Any) -> None:
     chooses = rule.selection is not None and rule.selection.candidates > 1
     if trainer.has_own_losses or rule.losses_of_training or not (chooses or rule.signal == "losses"):
         return
-    compares = hasattr(trainer.args, "num_generations")  # completions, which only training makes
-    if (chooses or compares) and (what := other_loss(trainer)):
+    if not chooses and has_losses_of_pairs(trainer):
+        return
+    if what := other_loss(trainer):
         goes_by = "chooses" if chooses else "is paced"
         raise ValueError(
             f"{what}, and {type(rule).__name__} {goes_by} by `example_losses`, which would still be the cross-entropy "

@@ -15,9 +15,11 @@ from hf_curriculum.config import kind_of
 from hf_curriculum.provenance import read_column
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.checkpoints import read_training_losses
-from hf_curriculum.training.prediction import CLOSE, base_model, loss_sums, other_loss
+from hf_curriculum.training.prediction import base_model, loss_sums, other_loss
 
 _MOST_BATCHES = 256
+_CLOSE = 1e-2
+"""How far a model's loss may be from the mean over its examples, relatively, with numbers of half precision."""
 
 
 class TrainingLosses:
@@ -179,7 +181,7 @@ class LossWeights:
                 "each row. Leave out what joins rows (padding_free, packing), or train without weights."
             )
         mean = float(torch.where(sums.isnan(), 0.0, sums).sum() / counts.sum())
-        if abs(loss - mean) > CLOSE * max(abs(mean), CLOSE):
+        if abs(loss - mean) > _CLOSE * max(abs(mean), _CLOSE):
             raise ValueError(
                 f"The loss of a {type(base_model(model)).__name__} is {loss:.6g} for a batch whose examples have the "
                 f"mean cross-entropy {mean:.6g}: it has another part, or another loss, and weights of examples would "

@@ -107,16 +107,11 @@ def test_a_trainer_of_the_models_own_loss_chooses_among_candidates(name, tmp_pat
     assert OTHERS.facts_of(trainer) == whole
 
 
-def test_choosing_by_loss_is_refused_where_another_loss_is_trained(tmp_path):
-    match = "loss_type='dft' was given, and OnlineSelection .* by `example_losses`"
+@pytest.mark.parametrize("rule", [SelfPaced(epochs=4, easy="low"), CHOOSING])
+def test_a_rule_by_loss_is_refused_where_another_loss_is_trained(rule, tmp_path):
+    match = f"loss_type='dft' was given, and {type(rule).__name__} .* by `example_losses`"
     with pytest.raises(ValueError, match=match):
-        OTHERS.make_trainer("sft", tmp_path, curriculum=CHOOSING, loss_type="dft")
-
-
-def test_completions_that_are_compared_have_no_losses_beforehand(tmp_path):
-    rule = SelfPaced(epochs=4, easy="low", batches=ByImage(2, image_column="prompt"))
-    with pytest.raises(ValueError, match="GRPOTrainer has a compute_loss of its own, and SelfPaced is paced by"):
-        OTHERS.make_trainer("grpo", tmp_path, curriculum=rule)
+        OTHERS.make_trainer("sft", tmp_path, curriculum=rule, loss_type="dft")
 
 
 class WithOwnLosses(with_curriculum(SFTTrainer)):

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from hf_curriculum import (
+    IID,
     BabySteps,
     CaptionCollator,
     CurriculumTrainer,
@@ -115,40 +116,25 @@ class Negative(CurriculumTrainer):
         return (-outputs["loss"], outputs) if return_outputs else -outputs["loss"]
 
 
-class Lenient(Net):
-    """Has no loss without labels, which some trainers keep to themselves."""
-
-    def forward(self, x, labels=None):
-        return {"logits": self.layers(x)} if labels is None else super().forward(x, labels)
-
-
-class Total(CurriculumTrainer):
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        return model(**inputs)["loss"] * len(inputs["labels"])
-
-
 class Both(Negative):
     def example_losses(self, model, inputs):
         return -super().example_losses(model, inputs)
 
 
-def test_self_pacing_goes_by_the_loss_that_is_trained(make_trainer, data):
-    made = make_trainer(PACED, score_column=None, trainer={"model": with_config(Lenient())})
+def test_self_pacing_needs_the_loss_that_is_trained(make_trainer, data):
+    made = make_trainer(PACED, score_column=None)
     given = {"model": made.model, "args": made.args, "train_dataset": data}
-    own = Both(**given).training_losses()
-    assert np.allclose(CurriculumTrainer(**given, compute_loss_func=negative).training_losses(), own, atol=1e-6)
-    trainer = Negative(**given)
-    assert np.allclose(trainer.training_losses(), own, atol=1e-6)
-    trainer.train()
-    with pytest.raises(ValueError, match=r"Total has a compute_loss .* is no mean over examples, and SelfPaced"):
-        Total(**given).train()
-    model = {"model": with_config(Lenient())}
-    smoothed = make_trainer(PACED, score_column=None, label_smoothing_factor=0.1, trainer=model)
-    smoothed.train()
-    with torch.no_grad():
-        logits = smoothed.model.eval()(torch.tensor(data["x"]))["logits"]
-    whole = functional.cross_entropy(logits, torch.tensor(data["labels"]), label_smoothing=0.1, reduction="none")
-    assert np.allclose(smoothed.training_losses(), whole, atol=1e-5)
+    with pytest.raises(ValueError, match=r"compute_loss_func= was given, and SelfPaced is paced by `example_losses`"):
+        CurriculumTrainer(**given, compute_loss_func=negative)
+    with pytest.raises(ValueError, match=r"Negative has a compute_loss of its own, and SelfPaced .* another loss"):
+        Negative(**given)
+    Both(**given).train()
+    plain = make_trainer(Phases(2, 1, easy="low"))
+    CurriculumTrainer(**{**given, "args": plain.args}, compute_loss_func=negative)
+    smoothed = make_trainer(IID(epochs=1), label_smoothing_factor=0.1, trainer={"model": with_config(Net())})
+    smoothed.args.curriculum = PACED
+    with pytest.raises(ValueError, match="label_smoothing_factor= was given"):
+        smoothed.train()
 
 
 def with_config(model):

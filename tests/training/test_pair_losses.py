@@ -16,6 +16,7 @@ from hf_curriculum import IID, OnlineSelection, SelfPaced, with_curriculum
 sys.path.insert(0, str(Path(__file__).parent))
 import other_trainers
 
+CHOOSING = OnlineSelection(2, value="loss", then=IID(epochs=1))
 PACED = SelfPaced(epochs=3, warmup_epochs=1)
 QUIET = {"use_cpu": True, "bf16": False, "report_to": [], "disable_tqdm": True, "per_device_eval_batch_size": 2}
 
@@ -76,14 +77,7 @@ def test_what_is_noted_of_losses_that_decide_is_no_evaluations(tmp_path):
     assert trainer.evaluate()["eval_rewards/margins"] == before
 
 
-def test_a_loss_that_compares_examples_is_refused(tmp_path):
-    data = other_trainers.make_data("sentence").remove_columns("length")
-    trainer = other_trainers.make_trainer("sentence", tmp_path, data=data, curriculum=PACED, score_column=None)
-    with pytest.raises(ValueError, match=r"rows \d+ and \d+ together .* It is no mean over examples, and SelfPaced"):
-        trainer.train()
-
-
-def test_choosing_within_a_batch_needs_losses_of_ones_own(tmp_path):
-    rule = OnlineSelection(2, value="loss", then=IID(epochs=1))
-    with pytest.raises(ValueError, match="has a compute_loss of its own, and OnlineSelection chooses by"):
-        make_trainer("dpo", tmp_path, curriculum=rule)
+@pytest.mark.parametrize("given", [{"loss_type": "aot"}, {"curriculum": CHOOSING}], ids=["compared", "chosen"])
+def test_a_loss_that_compares_rows_and_a_choice_within_a_batch_need_losses_of_ones_own(given, tmp_path):
+    with pytest.raises(ValueError, match=r"DPOTrainer has a compute_loss of its own, and .* `example_losses`"):
+        make_trainer("dpo", tmp_path, **given)
