@@ -185,7 +185,8 @@ AMENDED = ({"type": "iid", "easy": "low"}, {"type": "phases", "num_phases": 2, "
 def draw_amended(chance: random.Random, common: dict, root: Path) -> list[dict]:
     """A run that is amended twice, and one that is killed besides, before and after either amendment.
 
-    Only the launch that amends is told of it: those that go on are not.
+    Only the launch that amends is told of it: those that go on are not. A kill by the clock may come before the
+    amendment is written down, so the same command is given again.
     """
     first, second = ({"resume": at, "amend": rule} for at, rule in zip((8, 16), AMENDED, strict=True))
     whole = {"out": f"{root}/whole", "log": f"{root}/whole.log"}
@@ -203,6 +204,7 @@ def draw_amended(chance: random.Random, common: dict, root: Path) -> list[dict]:
             ]
         )
         again = {"resume": True} if number else {"resume": "if possible"}
+        again = begin if begin and "kill_after" in kill else again
         jobs += [{**killed, **begin, **kill}, {**killed, **again, **end}]
     return [{**common, **job} for job in jobs]
 
