@@ -146,8 +146,9 @@ def _mean_row(row: Mapping[str, Any], name: str, digits: str) -> Sequence[str]:
     ends = {
         key.removeprefix("difference_"): row[key] for key in ("difference", "difference_lower", "difference_upper")
     }
-    p = ("< 0.001" if row[key] < 0.001 else f"{row[key]:.3f}" for key in ("p_t", "p_sign_flip"))
-    return name, arm, mean, _difference(ends, digits, scale), *p
+    p = (row[key] for key in ("p_t", "p_sign_flip"))
+    tests = ("–" if one is None else "< 0.001" if one < 0.001 else f"{one:.3f}" for one in p)
+    return name, arm, mean, _difference(ends, digits, scale), *tests
 
 
 def updated(page: str) -> str:

@@ -41,7 +41,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The mean of (arm − control) with its interval, and two-sided p values: NaN where there are too few pairs."""
+    """The mean of (arm − control) with its interval, and two-sided p values: NaN where they cannot be had."""
 
     difference: Interval
     p_t: float
@@ -126,13 +126,13 @@ def sign_flip_p(differences: Sequence[float], *, seed: int = 0) -> float:
 
 
 def _paired_t(differences: np.ndarray) -> float:
-    """p of the paired t test, two-sided: 0 or 1 where all differences are the same, as then there is no deviation."""
+    """p of the paired t test, two-sided; of equal differences, which have no deviation, 1 if they are 0, else NaN."""
     from scipy import stats
 
     if len(differences) < 2:
         return math.nan
     if np.ptp(differences) == 0:
-        return float(differences[0] == 0)
+        return math.nan if differences[0] else 1.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
