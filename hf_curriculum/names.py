@@ -68,6 +68,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "scoring.controls": ("shuffle_scores",),
     "scoring.join": ("add_scores_from", "load_scores", "save_scores"),
     "scoring.sharded": ("add_scores_sharded",),
+    "scoring.shards": ("score_shards",),
     "streaming.dataset": ("BucketedStream",),
     "streaming.save": ("save_bucketed",),
     "studies.study": ("Study",),

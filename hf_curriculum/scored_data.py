@@ -25,6 +25,7 @@ from hf_curriculum.provenance import (
     score_values,
     validate_recorded,
 )
+from hf_curriculum.scored_shards import MANIFEST, load_scored_shards
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -147,16 +148,19 @@ def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
 
 
 def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
-    """Loads what `save_scored` wrote, and checks that the data and `scores.json` agree.
+    """Loads what `save_scored` wrote, and checks that the data and `scores.json` agree; or what `score_shards` wrote.
 
     Args:
-        path: the folder.
+        path: the folder. One of `score_shards` becomes a data set of keys and scores, without captions or images.
         allow_outside: let rows name files outside of the folder, and addresses: for data that you trust.
 
     Raises:
         FileNotFoundError: no `scores.json`.
-        ValueError: the data has other splits, rows or provenance than the file says, or names files outside.
+        ValueError: the data has other splits, rows or provenance than the file says, or names files outside; shards
+            are not scored yet.
     """
+    if (Path(path) / MANIFEST).is_file():
+        return load_scored_shards(path)
     content, dataset = _load_file(path), load_saved(path, allow_outside=allow_outside)
     parts = as_splits(dataset, "`load_scored`")
     with reading(Path(path) / FILE_NAME, _REMEDY):

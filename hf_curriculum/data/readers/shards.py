@@ -1,0 +1,354 @@
+"""Shards of a crawl, read where they lie: WebDataset archives, Parquet files and folders of img2dataset."""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import random
+import re
+import tarfile
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import fsspec
+import pyarrow.parquet as pq
+
+from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.config import digest, parse_json, reading
+from hf_curriculum.data.readers.img2dataset import STATS
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+Kind = Literal["tar", "parquet", "files"]
+KEY = "key"
+"""Names a pair within its shard."""
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_KEYS = (KEY, "uid", "__key__")
+_REMEDY = "Download it again, or leave it out."
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_TRIES = 5
+_WAIT = 1.0
+"""Seconds before a broken connection is tried again; each further time they double."""
+
+
+@dataclass(frozen=True)
+class SourceShard:
+    """One file of a crawl, or one folder of img2dataset's format "files".
+
+    Args:
+        name: its path from the folder that all shards share.
+        address: its path, or address of `fsspec`.
+        kind: how it is read.
+        bytes: its size, 0 for a folder.
+        stamp: changes when it is written again.
+        storage_options: of its file system.
+    """
+
+    name: str
+    address: str
+    kind: Kind
+    bytes: int
+    stamp: str
+    storage_options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """Its name without the ending: what its own files are called by."""
+        return self.name if self.kind == "files" else posixpath.splitext(self.name)[0]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on a disk of this machine."""
+        return _is_local(fsspec.url_to_fs(self.address, **dict(self.storage_options))[0])
+
+    @contextmanager
+    def local(self) -> Iterator[Path]:
+        """Its path on this machine; one behind an address is fetched into a temporary file."""
+        fs, path = fsspec.url_to_fs(self.address, **dict(self.storage_options))
+        if _is_local(fs):
+            yield Path(path)
+            return
+        with tempfile.TemporaryDirectory(prefix="hf_curriculum-shard-") as folder:
+            file = Path(folder, posixpath.basename(path))
+            fetch(fs, path, file, self.bytes)
+            yield file
+
+
+def fetch(fs: fsspec.AbstractFileSystem, path: str, file: Path, size: int) -> None:
+    """Copies a remote file; a connection that breaks, and a file that is cut short, are tried again."""
+    for attempt in range(_TRIES):
+        try:
+            fs.get_file(path, str(file))
+            if (found := file.stat().st_size) != size:
+                raise OSError(f"{found:,} of {size:,} bytes came")
+            return
+        except (FileNotFoundError, PermissionError):
+            raise
+        except Exception as error:  # each file system has errors of its own
+            if attempt + 1 == _TRIES:
+                raise OSError(
+                    f"{path} could not be fetched in {_TRIES} tries ({error}). Look at the network."
+                ) from error
+            logger.info("%s: %s; it is tried again.", path, error)
+            time.sleep(_WAIT * 2**attempt * (1 + random.random()))
+
+
+def _is_local(fs: fsspec.AbstractFileSystem) -> bool:
+    return "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """`{00000..01242}` and `{train,val}` in a pattern, as shells write them, in order."""
+    found = _BRACES.search(pattern)
+    if found is None:
+        return [pattern]
+    ends = found[1].split("..")
+    if len(ends) == 2 and all(end.isdigit() for end in ends):
+        width = len(ends[0]) if len(ends[0]) == len(ends[1]) or ends[0].startswith("0") else 0
+        choices = [f"{number:0{width}d}" for number in range(int(ends[0]), int(ends[1]) + 1)]
+    else:
+        choices = found[1].split(",")
+    rests = expand_braces(pattern[found.end() :])
+    return [f"{pattern[: found.start()]}{choice}{rest}" for choice in choices for rest in rests]
+
+
+def find_shards(
+    source: str | Path | Sequence[str | Path], storage_options: Mapping[str, Any] | None = None
+) -> list[SourceShard]:
+    """The shards that a source names, in order; nothing in them is read.
+
+    Args:
+        source: an archive (.tar), a Parquet file, a folder of either or of img2dataset, a pattern (`*`, `{0..9}`), or
+            a list of such; each a path, or an address that `fsspec` opens.
+        storage_options: for `fsspec`.
+
+    Raises:
+        FileNotFoundError: a shard or folder does not exist, or a pattern or folder has no shard.
+        ValueError: a file is neither an archive nor a Parquet file, or two shards would share their name.
+    """
+    options = dict(storage_options or {})
+    given = [source] if isinstance(source, (str, Path)) else list(source)
+    found: dict[str, tuple[Kind, int, str]] = {}
+    listed: dict[str, dict[str, dict[str, Any]]] = {}
+    for pattern in (each for one in given for each in expand_braces(str(one))):
+        fs, path = fsspec.url_to_fs(pattern, **options)
+        for kind, info in _named_by(fs, path, listed):
+            found[fs.unstrip_protocol(info["name"])] = (kind, int(info.get("size") or 0), _stamp(info))
+    if not found:
+        raise FileNotFoundError(f"{source} names no shard: no .tar, no .parquet and no folder of img2dataset.")
+    root = posixpath.commonpath([posixpath.dirname(address) for address in found])
+    tail = tuple(options.items())
+    shards = [
+        SourceShard(posixpath.relpath(address, root), address, kind, size, stamp, tail)
+        for address, (kind, size, stamp) in found.items()
+    ]
+    stems = Counter(shard.stem for shard in shards)
+    if twice := [stem for stem, count in stems.items() if count > 1]:
+        raise ValueError(f"Two shards are called {twice[0]!r} but for their ending. Name the files of one format.")
+    return shards
+
+
+def _named_by(
+    fs: fsspec.AbstractFileSystem, path: str, listed: dict[str, dict[str, dict[str, Any]]]
+) -> Iterator[tuple[Kind, dict[str, Any]]]:
+    """The shards that one pattern, folder or file names; each parent folder is listed once."""
+    if any(mark in path for mark in "*?["):
+        matches = fs.glob(path, detail=True)
+        if not matches:
+            raise FileNotFoundError(f"Nothing matches {path}. Look at the pattern.")
+        for name in sorted(matches):
+            yield _kind(name), matches[name]
+        return
+    if path.endswith((".tar", ".parquet")):
+        parent = fs._parent(path)
+        if parent not in listed:
+            entries = fs.ls(parent, detail=True) if fs.exists(parent) else []
+            listed[parent] = {entry["name"]: entry for entry in entries}
+        if path not in listed[parent]:
+            raise FileNotFoundError(f"{path} does not exist. It was named as a shard.")
+        yield _kind(path), listed[parent][path]
+        return
+    if not fs.isdir(path):
+        raise FileNotFoundError(f"{path} is neither a folder, an archive (.tar) nor a Parquet file.")
+    inside = {
+        name: info for name, info in fs.find(path, detail=True, withdirs=True).items() if not _hidden(name, path)
+    }
+    finished = [name.removesuffix(STATS) for name in inside if name.endswith(STATS)]
+    if finished:
+        for stem in sorted(finished):
+            shard = next((stem + ending for ending in (".tar", "", ".parquet") if stem + ending in inside), None)
+            if shard is None:
+                raise FileNotFoundError(f"{stem}{STATS} says that a shard is finished, and its images are not there.")
+            yield _kind(shard, folder=shard == stem), inside[shard]
+        return
+    tars = [name for name in inside if name.endswith(".tar")]
+    for name in sorted(tars or [name for name in inside if name.endswith(".parquet")]):
+        yield _kind(name), inside[name]
+
+
+def _hidden(name: str, root: str) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(posixpath.relpath(name, root)).parts)
+
+
+def _kind(path: str, folder: bool = False) -> Kind:
+    if folder:
+        return "files"
+    ending = posixpath.splitext(path)[1]
+    if ending not in (".tar", ".parquet"):
+        raise ValueError(
+            f"{path} is neither an archive (.tar, not compressed) nor a Parquet file, which are the shards that are "
+            "read in place. Load other data with `load_captioned`."
+        )
+    return "tar" if ending == ".tar" else "parquet"
+
+
+def _stamp(info: Mapping[str, Any]) -> str:
+    """What a file system says of a file's version."""
+    marks = (info.get(name) for name in ("ETag", "etag", "mtime", "LastModified", "last_modified", "mtimeMs"))
+    return f"{info.get('size')} {next((mark for mark in marks if mark), '')}"
+
+
+class DamagedShardError(ValueError):
+    """A shard that cannot be read to its end."""
+
+
+class ShardReader:
+    """The pairs of one shard on this machine, front to back.
+
+    Args:
+        path: the archive, the Parquet file, or the folder.
+        kind: which of them.
+        columns: our names to those in the shard, such as `{"caption": "text"}`.
+    """
+
+    def __init__(self, path: Path, kind: Kind, columns: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self.kind = kind
+        self.theirs = dict(columns or {})
+
+    @cached_property
+    def digest(self) -> str:
+        """BLAKE2b of the content, 16 bytes in hexadecimal digits."""
+        if self.kind != "files":
+            return digest(self.path, size=16)
+        files = sorted(file for file in self.path.iterdir() if file.is_file())
+        return digest(*(part for file in files for part in (f"{file.name}\0", file)), size=16)
+
+    def batches(self, wanted: Sequence[str], size: int) -> Iterator[dict[str, list[Any]]]:
+        """Column → values of at most `size` pairs at a time, `key` always; images as `{"bytes", "path"}`.
+
+        A column that a pair lacks is None in it.
+        """
+        try:
+            yield from self._batches(list(dict.fromkeys([KEY, *wanted])), size)
+        except ValueError as error:
+            raise DamagedShardError(str(error)) from error
+
+    def _batches(self, names: Sequence[str], size: int) -> Iterator[dict[str, list[Any]]]:
+        if self.kind == "parquet":
+            yield from self._parquet(names, size)
+            return
+        rows: list[dict[str, Any]] = []
+        read = self._tar if self.kind == "tar" else self._files
+        for row in read(IMAGE in names):
+            rows.append(row)
+            if len(rows) == size:
+                yield {name: [row.get(name) for row in rows] for name in names}
+                rows = []
+        if rows:
+            yield {name: [row.get(name) for row in rows] for name in names}
+
+    def _parquet(self, names: Sequence[str], size: int) -> Iterator[dict[str, list[Any]]]:
+        with reading(self.path, _REMEDY):
+            file = pq.ParquetFile(self.path)
+        found = file.schema_arrow.names
+        columns = {name: place for name in names if (place := self._place(name, found)) is not None}
+        start = 0
+        with reading(self.path, _REMEDY):
+            for batch in file.iter_batches(size, columns=list(dict.fromkeys(columns.values()))):
+                values = {name: batch.column(place).to_pylist() for name, place in columns.items()}
+                keys = values.get(KEY) or range(start, start + len(batch))
+                values[KEY] = [str(key) for key in keys]
+                if IMAGE in values:
+                    values[IMAGE] = [
+                        {"bytes": cell, "path": None} if isinstance(cell, bytes) else cell for cell in values[IMAGE]
+                    ]
+                start += len(batch)
+                yield {name: values.get(name, [None] * len(batch)) for name in names}
+
+    def _place(self, name: str, found: Sequence[str]) -> str | None:
+        """What a column is called in a Parquet file."""
+        other = {KEY: _KEYS, CAPTION: (CAPTION, "txt", "text"), IMAGE: (IMAGE, *(end[1:] for end in _IMAGES))}
+        places = [self.theirs[name]] if name in self.theirs else other.get(name, (name,))
+        return next((place for place in places if place in found), None)
+
+    def _tar(self, images: bool) -> Iterator[dict[str, Any]]:
+        """The samples of an archive: neighbouring files whose names differ behind their first dot alone."""
+        key, sample, done = None, {}, 0
+        try:
+            with self.path.open("rb") as file:
+                file.seek(-min(tarfile.BLOCKSIZE, self.path.stat().st_size), os.SEEK_END)
+                if file.read().strip(b"\0"):  # cut between two files it would seem whole
+                    raise tarfile.ReadError("it does not end as an archive does")
+            with tarfile.open(self.path, "r:") as archive:
+                for member in archive:
+                    archive.members = []  # it keeps every header it has seen
+                    if not member.isfile():
+                        continue
+                    folder, _, name = member.name.rpartition("/")
+                    stem, _, ending = name.partition(".")
+                    stem, ending = f"{folder}/{stem}" if folder else stem, f".{ending.lower()}"
+                    if key is not None and stem != key:
+                        yield self._sample(key, sample)
+                        sample, done = {}, done + 1
+                    key = stem
+                    if ending in (".txt", ".json") or (ending in _IMAGES and images):
+                        sample[ending] = archive.extractfile(member).read()
+                        if len(sample[ending]) != member.size:
+                            raise tarfile.ReadError(f"{member.name} is cut short")
+        except (tarfile.ReadError, EOFError) as error:
+            raise ValueError(f"{self.path} cannot be read behind sample {done:,} ({error}). {_REMEDY}") from error
+        if key is not None:
+            yield self._sample(key, sample)
+
+    def _files(self, images: bool) -> Iterator[dict[str, Any]]:
+        stems: dict[str, dict[str, Path]] = {}
+        for file in sorted(self.path.iterdir()):
+            stems.setdefault(file.stem, {})[file.suffix.lower()] = file
+        for stem, files in stems.items():
+            endings = [end for end in files if end in (".txt", ".json") or (end in _IMAGES and images)]
+            yield self._sample(stem, {ending: files[ending].read_bytes() for ending in endings})
+
+    def _sample(self, key: str, sample: Mapping[str, bytes]) -> dict[str, Any]:
+        """The columns of a sample: its image, its text, and what its JSON says."""
+        row: dict[str, Any] = {}
+        if ".json" in sample:
+            with reading(f"{self.path}: the record of sample {key!r}", _REMEDY):
+                row.update(parse_json(sample[".json"]))
+        image = next((sample[ending] for ending in _IMAGES if ending in sample), None)
+        row[IMAGE] = None if image is None else {"bytes": image, "path": None}
+        if ".txt" in sample:
+            row[CAPTION] = sample[".txt"].decode("utf-8", "replace")
+        for ours, theirs in self.theirs.items():
+            row[ours] = row.get(theirs)
+        row[KEY] = key
+        return row
+
+    def column_names(self) -> list[str]:
+        """The columns of its first pair, under our names."""
+        if self.kind == "parquet":
+            with reading(self.path, _REMEDY):
+                found = pq.read_schema(self.path).names
+            ours = [name for name in (KEY, CAPTION, IMAGE, *self.theirs) if self._place(name, found)]
+            return list(dict.fromkeys([KEY, *ours, *found]))
+        read = self._tar if self.kind == "tar" else self._files
+        row = next(iter(read(True)), {})
+        return [name for name, value in row.items() if value is not None]

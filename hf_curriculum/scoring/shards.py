@@ -1,0 +1,437 @@
+"""`score_shards`: a crawl scored where it lies, by any number of processes, 4 bytes a pair and score."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Features, Image, IterableDataset, Value
+from tqdm.auto import tqdm
+
+from hf_curriculum.claims import Claim, Claims
+from hf_curriculum.columns import IMAGE, require_columns
+from hf_curriculum.config import read_json, write_atomically
+from hf_curriculum.data.readers.shards import DamagedShardError, ShardReader, SourceShard, find_shards
+from hf_curriculum.parts import launched
+from hf_curriculum.scored_shards import (
+    KEY,
+    MANIFEST,
+    MARK,
+    done_shards,
+    manifest_digest,
+    read_manifest,
+    score_file,
+    stem_of,
+)
+from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scoring.add_scores import as_scorers
+from hf_curriculum.scoring.sharded import FITTED, read_fitted, write_fitted
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_CLAIMS, _FAILED = ".claims", ".failed"
+_POLL = 1.0  # seconds between two looks for a shard that is free
+
+
+@dataclass(frozen=True)
+class ShardScores:
+    """How far a folder of scores is, as `score_shards` returns it and `--status` prints it.
+
+    Args:
+        done: shards that are scored.
+        shards: shards of the source.
+        pairs: rows that are scored.
+        failed: shard → why it could not be read.
+        working: shards that a process works on.
+        seconds_left: by the shards of the last minutes; None where none was scored.
+    """
+
+    done: int
+    shards: int
+    pairs: int
+    failed: Mapping[str, str] = field(default_factory=dict)
+    working: Sequence[Claim] = ()
+    seconds_left: float | None = None
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        lines = [f"{self.done:,} of {self.shards:,} shards are scored: {self.pairs:,} pairs."]
+        if self.seconds_left is not None and self.done < self.shards:
+            lines[0] += f" About {_duration(self.seconds_left)} are left."
+        lines += [f"  {claim.name}: {claim.owner}, last seen {claim.age:.0f} s ago" for claim in self.working]
+        lines += [f"  {shard} failed: {why}" for shard, why in self.failed.items()]
+        return "\n".join(lines)
+
+
+def score_shards(
+    source: str | Path | Sequence[str | Path],
+    scorers: Scorer | Sequence[Scorer],
+    out: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    keep: Sequence[str] = (),
+    batch_size: int = 256,
+    num_proc: int = 1,
+    rank: int | None = None,
+    world_size: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    lease: float = 120,
+) -> ShardScores:
+    """Scores the pairs of a crawl where they lie; nothing is copied, and no image is written.
+
+    Each shard's scores become one small Parquet file in `out`: the pair's key, the columns of `keep`, and float32
+    scores, in the order of the shard; in its metadata are the shard's name, size and digest, and the provenance of the
+    scores. A file is written completely or not at all, and equal shards give equal files, byte for byte.
+
+    Any number of processes may be given the same `out`, at the same time or later, on a disk that all see: the next
+    shard that is free belongs to who asks first. The shard of a process that died is free again. Every process stays
+    until all shards are scored. A shard behind an address is fetched while the one before it is scored.
+
+    `load_scored(out)` reads the scores as a data set of keys; `bucket_shards` writes the pairs in order of difficulty.
+
+    Args:
+        source: WebDataset archives (.tar), Parquet files, or an output folder of img2dataset: a path, an address that
+            `fsspec` opens, a folder, a pattern (`cc12m/{00000..01242}.tar`, `*.tar`), or a list of these.
+        scorers: one or more. One that needs `fit` and was not fitted is fitted on the texts of the whole source, by
+            one process.
+        out: the folder of the scores.
+        columns: our names of columns to theirs, such as `{"caption": "text"}`; an archive's are the fields of its
+            JSON files.
+        keep: further columns to keep with the scores, as texts: "uid", "url", "caption".
+        batch_size: pairs per call of a scorer; a batch does not go beyond its shard.
+        num_proc: processes to start here.
+        rank, world_size: of this process, as in `add_scores_sharded`; they only decide where it begins to look.
+        storage_options: for `fsspec`.
+        lease: seconds without a sign of life after which the shard of a process on another machine is free.
+
+    Returns:
+        How much is scored: all of it.
+
+    Raises:
+        FileNotFoundError: there is no such shard.
+        ValueError: a column is missing, `out` holds scores made in another way, or shards cannot be read; the others
+            are scored then.
+
+    Example:
+        >>> score_shards("cc12m/{00000..01242}.tar", CLIPSimilarity(), "scores").describe()   # doctest: +SKIP
+        '1,243 of 1,243 shards are scored: 11,890,312 pairs.'
+    """
+    if batch_size < 1 or num_proc < 1:
+        raise ValueError(f"batch_size={batch_size} and num_proc={num_proc} were given. Both are at least 1.")
+    shards = find_shards(source, storage_options)
+    run = _Run(as_scorers(scorers), shards, Path(out), dict(columns or {}), tuple(keep), batch_size, lease)
+    run.validate_columns()
+    run.fit()
+    run.write_manifest()
+    rank, world_size = launched(rank, world_size)
+    if num_proc == 1:
+        run.work(rank / world_size)
+    else:
+        run.work_in_processes(num_proc, rank, world_size)
+    status = shard_status(out)
+    if status.failed:
+        first = "; ".join(f"{shard}: {why}" for shard, why in list(status.failed.items())[:3])
+        raise ValueError(
+            f"{len(status.failed):,} of {len(shards):,} shards cannot be read, and the others are scored. {first} "
+            "When they are whole again, the same command scores them alone."
+        )
+    return status
+
+
+@dataclass
+class _Run:
+    """What all processes of a run do alike."""
+
+    scorers: list[Scorer]
+    shards: list[SourceShard]
+    out: Path
+    columns: dict[str, str]
+    keep: tuple[str, ...]
+    batch_size: int
+    lease: float
+
+    @property
+    def read(self) -> list[str]:
+        """The columns that are read of a shard: those of scorers, less what scorers before them write."""
+        names, written = list(self.keep), set()
+        for scorer in self.scorers:
+            group = [] if scorer.group_by is None else [scorer.group_by]
+            names += [name for name in (*scorer.columns, *group) if name not in written]
+            written |= scorer.outputs.keys()
+        return list(dict.fromkeys(names))
+
+    def validate_columns(self) -> None:
+        """Compares what scorers read with the first shard, before anything is paid for."""
+        with self.shards[0].local() as path:
+            found = ShardReader(path, self.shards[0].kind, self.columns).column_names()
+        groups = {scorer.group_by for scorer in self.scorers}
+        needed = [name for name in self.read if name not in groups]
+        remedy = "Say what they are called there: `columns={'caption': 'text'}`."
+        require_columns(found, needed, reader=f"They are read of {self.shards[0].name}.", remedy=remedy)
+
+    def fit(self) -> None:
+        """Fits the scorers that need it, in the first process that comes; the others read what it has fitted."""
+        for scorer in self.scorers:
+            if not scorer.needs_fit:
+                continue
+            name = next(iter(scorer.outputs))
+            folder, claims = self.out / ".fitted" / name, Claims(self.out / _CLAIMS, self.lease)
+            with claims.alive():
+                while not (folder / FITTED).is_file():
+                    if claims.take(f"fit of {name}") and not (folder / FITTED).is_file():
+                        scorer.fit(IterableDataset.from_generator(partial(self._texts, scorer.columns)))
+                        write_fitted(folder, {item: getattr(scorer, item) for item in scorer.fitted_attributes})
+                    time.sleep(0 if (folder / FITTED).is_file() else _POLL)
+            for item, value in read_fitted(folder, scorer.fitted_attributes).items():
+                setattr(scorer, item, value)
+
+    def _texts(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for shard in self.shards:
+            with shard.local() as path:
+                for batch in ShardReader(path, shard.kind, self.columns).batches(names, self.batch_size):
+                    for values in zip(*(batch[name] for name in names), strict=True):
+                        yield dict(zip(names, values, strict=True))
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Column → how it is made."""
+        return {column: scorer.describe(column) for scorer in self.scorers for column in scorer.outputs}
+
+    @property
+    def features(self) -> Features:
+        """The columns of a file of scores."""
+        texts = {name: Value("string") for name in (KEY, *self.keep)}
+        return Features(
+            {**texts, **{name: Value("float32", id=made.to_json()) for name, made in self.provenance.items()}}
+        )
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """What must be equal for files of scores to belong together."""
+        sources = {next(iter(each.outputs)): source for each in self.scorers if (source := each.source_digest())}
+        scores = {name: made.to_dict() for name, made in self.provenance.items()}
+        facts = {"scores": scores, "keep": list(self.keep), "columns": self.columns, "batch_size": self.batch_size}
+        return json.loads(json.dumps({"format": _FORMAT, **facts, **({"source": sources} if sources else {})}))
+
+    def write_manifest(self) -> None:
+        """Writes the manifest, or compares it with the one that is there; more shards may have come since."""
+        file, made = self.out / MANIFEST, self.made
+        names = {shard.name: shard.bytes for shard in self.shards}
+        if not file.exists():
+            write_atomically(file, json.dumps({**made, "shards": names}, indent=1), keep_existing=True)
+        found = read_manifest(self.out)
+        known = found.pop("shards")
+        if found != made:
+            differs = sorted(name for name in {*found, *made} if found.get(name) != made.get(name))
+            raise ValueError(
+                f"{self.out} holds scores that were made in another way: {', '.join(differs)} differ. Together they "
+                "would be columns made in two ways. Give these scores a folder of their own, or delete that one."
+            )
+        if gone := sorted(known.keys() - names.keys()):
+            raise ValueError(
+                f"{self.out} holds scores of {len(known):,} shards, and {gone[0]} is not among the {len(names):,} of "
+                "this source. Name all of them, from the same folder, or another folder for the scores."
+            )
+        if known != names:
+            write_atomically(file, json.dumps({**made, "shards": names}, indent=1))
+
+    def work_in_processes(self, count: int, rank: int, world_size: int) -> None:
+        """`work` in `count` processes; one that dies leaves its shards to the others."""
+        context = multiprocessing.get_context("spawn")
+        starts = [(rank + number / count) / world_size for number in range(count)]
+        processes = [context.Process(target=self.work, args=(start, number)) for number, start in enumerate(starts)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise RuntimeError(
+                f"{sum(bool(process.exitcode) for process in processes)} of {count} processes ended with an error, "
+                "which stands above. Finished shards are kept; the same command goes on."
+            )
+
+    def work(self, start: float, worker: int | None = None) -> None:
+        """Scores shards that are free until every one is scored; looks from a share `start` of them on."""
+        claims = Claims(self.out / _CLAIMS, self.lease)
+        with claims.alive(), ThreadPoolExecutor(1) as ahead, _bar(self.out, len(self.shards), start == 0) as moved:
+            for shard, path in _fetched(self._turn(claims, int(start * len(self.shards))), ahead):
+                try:
+                    self.write_scores(shard, path, worker)
+                except DamagedShardError as error:
+                    _write_failure(self.out, shard, str(error))
+                    logger.error("%s", error)
+                claims.give_back(shard.name)
+                moved()
+
+    def _turn(self, claims: Claims, first: int) -> Iterator[SourceShard]:
+        """Shards that this process has claimed, one after the other, until every one is done."""
+        left = [*self.shards[first:], *self.shards[:first]]
+        while left:
+            done, busy = done_shards(self.out), []
+            for shard in left:
+                if shard.stem in done or _has_failed(self.out, shard):
+                    continue
+                if not claims.take(shard.name):
+                    busy.append(shard)
+                elif score_file(self.out, shard.name).is_file() or _has_failed(self.out, shard):
+                    claims.give_back(shard.name)  # done since the look
+                else:
+                    yield shard
+            if left := busy:
+                time.sleep(_POLL)
+
+    def write_scores(self, shard: SourceShard, path: Path, worker: int | None) -> None:
+        """Scores a shard and writes its file."""
+        reader = ShardReader(path, shard.kind, self.columns)
+        kept: dict[str, list[str | None]] = {name: [] for name in (KEY, *self.keep)}
+        scores: dict[str, list[np.ndarray]] = {name: [] for name in self.provenance}
+        for batch in reader.batches(self.read, self.batch_size):
+            for name, values in kept.items():
+                values += [None if value is None else str(value) for value in batch[name]]
+            for name, values in self.scores_of(batch, worker).items():
+                scores[name].append(values)
+        doubled = len(kept[KEY]) - len(set(kept[KEY]))
+        if doubled:
+            logger.warning("%s: %d keys stand there more than once; its pairs go by their place.", shard.name, doubled)
+        columns = {name: pa.array(values, pa.string()) for name, values in kept.items()}
+        columns |= {name: pa.array(np.concatenate([[], *values]), pa.float32()) for name, values in scores.items()}
+        about = {"shard": shard.name, "bytes": shard.bytes, "digest": reader.digest, "run": manifest_digest(self.made)}
+        about |= {"rows": len(kept[KEY]), "doubled": doubled}
+        schema = self.features.arrow_schema
+        schema = schema.with_metadata({**schema.metadata, MARK: json.dumps(about).encode()})
+        buffer = pa.BufferOutputStream()
+        encodings = dict.fromkeys(kept, "DELTA_BYTE_ARRAY") | dict.fromkeys(scores, "BYTE_STREAM_SPLIT")
+        options = {"compression": "zstd", "use_dictionary": False, "column_encoding": encodings}
+        pq.write_table(pa.table(columns).cast(schema), buffer, write_page_checksum=True, **options)
+        write_atomically(score_file(self.out, shard.name), buffer.getvalue().to_pybytes())
+
+    def scores_of(self, batch: dict[str, list[Any]], worker: int | None) -> dict[str, np.ndarray]:
+        """Column → scores float32 (rows,) of a batch: NaN in rows whose image a scorer wants decoded and is damaged."""
+        rows, found = len(batch[KEY]), {}
+        for scorer in self.scorers:
+            given, readable = batch, np.ones(rows, bool)
+            if IMAGE in scorer.columns and IMAGE not in scorer.decode_false:
+                images = [_decoded(image) for image in batch[IMAGE]]
+                readable = np.array([image is not None for image in images])
+                given = {**batch, IMAGE: images}
+            given = {name: [values[row] for row in np.flatnonzero(readable)] for name, values in given.items()}
+            written = scorer(given, worker) if readable.any() else {}
+            for name in scorer.outputs:
+                found[name] = np.full(rows, np.nan, np.float32)
+                found[name][readable] = written.get(name, np.nan)
+            batch = {**batch, **{name: found[name].tolist() for name in scorer.outputs}}
+        return found
+
+
+def _decoded(image: dict[str, Any] | None) -> Any:
+    """An image of PIL's, None for one that is missing or cannot be read."""
+    try:
+        return None if image is None else Image().decode_example(image)
+    except (OSError, ValueError, SyntaxError):
+        return None
+
+
+def _fetched(turn: Iterator[SourceShard], ahead: ThreadPoolExecutor) -> Iterator[tuple[SourceShard, Path]]:
+    """The shards with their paths here; the next remote one is fetched while one is worked on."""
+
+    def enter(shard: SourceShard) -> tuple[SourceShard, ExitStack, Path]:
+        stack = ExitStack()
+        return shard, stack, stack.enter_context(shard.local())
+
+    coming: deque[Future[tuple[SourceShard, ExitStack, Path]]] = deque()
+    try:
+        for shard in turn:
+            coming.append(ahead.submit(enter, shard))
+            if len(coming) > (0 if shard.is_local else 1):
+                yield from _opened(coming)
+        while coming:
+            yield from _opened(coming)
+    finally:
+        for future in coming:
+            if not future.cancel() and future.exception() is None:
+                future.result()[1].close()
+
+
+def _opened(coming: deque[Future[tuple[SourceShard, ExitStack, Path]]]) -> Iterator[tuple[SourceShard, Path]]:
+    shard, stack, path = coming.popleft().result()
+    with stack:
+        yield shard, path
+
+
+def _failure(out: Path, stem: str) -> Path:
+    return out / _FAILED / f"{stem}.json"
+
+
+def _write_failure(out: Path, shard: SourceShard, why: str) -> None:
+    write_atomically(_failure(out, shard.stem), json.dumps({"stamp": shard.stamp, "why": why}))
+
+
+def _has_failed(out: Path, shard: SourceShard) -> bool:
+    """Whether a shard could not be read, and was not written again since; if it was, the note goes."""
+    file = _failure(out, shard.stem)
+    if not file.is_file():
+        return False
+    if read_json(file, "Delete it.", ["stamp", "why"])["stamp"] == shard.stamp:
+        return True
+    file.unlink(missing_ok=True)
+    return False
+
+
+def shard_status(out: str | Path) -> ShardScores:
+    """How far a folder of scores is; other processes may be at work.
+
+    Raises:
+        FileNotFoundError: it is no folder of `score_shards`.
+    """
+    out = Path(out)
+    names = set(map(stem_of, read_manifest(out)["shards"]))
+    done = sorted(done_shards(out) & names)
+    failed = {}
+    for stem in sorted(names - set(done)):
+        if (file := _failure(out, stem)).is_file():
+            failed[stem] = read_json(file, "Delete it.", ["why"])["why"]
+    files = [score_file(out, stem) for stem in done]
+    with ThreadPoolExecutor(16) as readers:  # 100,000 files on a network's disk
+        pairs = sum(readers.map(lambda file: pq.read_metadata(file).num_rows, files))
+    times = sorted(file.stat().st_mtime for file in files)[-100:]
+    pace = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
+    left = None if pace is None else pace * (len(names) - len(done) - len(failed))
+    working = Claims(out / _CLAIMS, 120).living() if (out / _CLAIMS).is_dir() else []
+    return ShardScores(len(done), len(names), pairs, failed, working, left)
+
+
+@contextmanager
+def _bar(out: Path, count: int, watched: bool) -> Iterator[Callable[[], None]]:
+    """A bar over the shards of all processes; what it gives is called when this process has done one."""
+    with tqdm(
+        desc="Scoring", total=count, initial=len(done_shards(out)), unit="shard", disable=None if watched else True
+    ) as bar:
+
+        def moved() -> None:
+            bar.update(len(done_shards(out)) - bar.n)
+
+        yield moved
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds / 3600:.1f} h"
+        if seconds >= 3600
+        else f"{seconds / 60:.0f} min"
+        if seconds >= 60
+        else f"{seconds:.0f} s"
+    )
