@@ -42,6 +42,7 @@ WITHOUT_SPLITS = "train"
 def load_complete(path: Path) -> Dataset | DatasetDict:
     """A data set that `hf-curriculum score` saved."""
     from hf_curriculum.scored_data import FILE_NAME, load_scored
+    from hf_curriculum.scored_shards import MANIFEST
 
     if path.is_file():
         command = shlex.join(["hf-curriculum", "score", str(path), "scored"])
@@ -51,7 +52,7 @@ def load_complete(path: Path) -> Dataset | DatasetDict:
         )
     if not path.is_dir():
         raise typer.BadParameter(f"{path} is no folder. Score a data set first: hf-curriculum score SOURCE {path}")
-    if not (path / FILE_NAME).is_file():
+    if not any((path / name).is_file() for name in (FILE_NAME, MANIFEST)):
         raise typer.BadParameter(
             f"{path} holds no scores. Score it first: {shlex.join(['hf-curriculum', 'score', str(path), 'scored'])}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -99,6 +100,19 @@ _Objects = Annotated[
     str | None,
     typer.Option(help="Boxes for `--scorer box_count`: COCO's instances_*.json, or a folder of VOC's XML files."),
 ]
+_InPlace = Annotated[
+    bool,
+    typer.Option(
+        "--in-place",
+        help="SOURCE is a crawl in shards (.tar, .parquet, a folder of img2dataset; a pattern, or an address): score "
+        "it where it lies, and write into OUTPUT only the scores.",
+    ),
+]
+_Keep = Annotated[
+    list[str] | None,
+    typer.Option(help="With --in-place: keep this column with the scores (`uid`, `url`, `caption`). May be repeated."),
+]
+_Status = Annotated[bool, typer.Option("--status", help="Say how far OUTPUT is that is scored in place, and end.")]
 _NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
 _PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
 _Parts = Annotated[
@@ -108,6 +122,7 @@ _Parts = Annotated[
 
 @plainly
 def score_command(
+    ctx: typer.Context,
     source: _Source,
     output: _Output = None,
     scorer: _Scorers = ["noun_count"],  # noqa: B006
@@ -129,12 +144,17 @@ def score_command(
     batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
     part_rows: _PartRows = 10_000,
     parts: _Parts = None,
+    in_place: _InPlace = False,
+    keep: _Keep = None,
+    status: _Status = False,
     overwrite: Annotated[bool, typer.Option(help="Replace an output and score columns that exist.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Add score columns to captioned images, or to conversations, and save them with their provenance.
 
     An interrupted run goes on with what is missing when the same command is given again.
+
+    With --in-place any number of processes may be started by any means, and share what is left.
 
     On several GPUs or machines: `accelerate launch -m hf_curriculum.cli score ...` or `torchrun`, with OUTPUT on a
     disk that all see (without a launcher, set RANK and WORLD_SIZE). Each process scores its share, the first saves the
@@ -143,6 +163,9 @@ def score_command(
     from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
 
+    if in_place or status or keep:
+        _score_in_place(ctx, {"part": part, "turns": turns, "model": model}, as_json)
+        return
     aim, read = _aim(output, side_file), {"part": part, "turns": turns, "model": model}
     scorers = _scorers_from(scorer, read, fit_on)
     folder = parts or aim.with_name(f"{aim.name}.parts")
@@ -167,6 +190,37 @@ def score_command(
     _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
     if parts is None:
         shutil.rmtree(folder)
+
+
+_IN_PLACE = ("source", "output", "scorer", "model", "part", "turns", "column", "num_proc", "batch_size", "as_json")
+"""Options that go with `--in-place`."""
+
+
+def _score_in_place(ctx: typer.Context, read: Mapping[str, str | None], as_json: bool) -> None:
+    """Scores shards where they lie, or says how far that is."""
+    from hf_curriculum.scoring.shards import score_shards, shard_status
+
+    given = ctx.params
+    own = ("in_place", "keep", "status")
+    for name, value in given.items():
+        if name not in (*_IN_PLACE, *own) and str(ctx.get_parameter_source(name)).endswith("COMMANDLINE"):
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"It does not go with --in-place: {value!r}. Leave it out.", param_hint=option)
+    if given["output"] is None:
+        raise typer.BadParameter("Name the folder of the scores, OUTPUT.")
+    if given["status"]:
+        found = shard_status(given["output"])
+    elif not given["in_place"]:
+        raise typer.BadParameter("It goes with --in-place.", param_hint="--keep")
+    else:
+        options = {"columns": column_mapping(given["column"]), "keep": given["keep"] or ()}
+        options |= {"num_proc": given["num_proc"] or 1}
+        if str(ctx.get_parameter_source("batch_size")).endswith("COMMANDLINE"):
+            options["batch_size"] = given["batch_size"]
+        found = score_shards(given["source"], _scorers_from(given["scorer"], read), given["output"], **options)
+    say(found.describe(), asdict(found), as_json)
+    if found.done == found.shards:
+        suggest("inspect", given["output"])
 
 
 def _scorers_from(given: list[str], values: Mapping[str, str | None], fit_on: str | None = None) -> list[Scorer]:

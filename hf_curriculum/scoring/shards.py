@@ -320,7 +320,7 @@ class _Run:
         write_atomically(score_file(self.out, shard.name), buffer.getvalue().to_pybytes())
 
     def scores_of(self, batch: dict[str, list[Any]], worker: int | None) -> dict[str, np.ndarray]:
-        """Column → scores float32 (rows,) of a batch: NaN in rows whose image a scorer wants decoded and is damaged."""
+        """Column → scores float32 (rows,) of a batch: NaN where a scorer wants a decoded image and it is damaged."""
         rows, found = len(batch[KEY]), {}
         for scorer in self.scorers:
             given, readable = batch, np.ones(rows, bool)
@@ -417,9 +417,8 @@ def shard_status(out: str | Path) -> ShardScores:
 @contextmanager
 def _bar(out: Path, count: int, watched: bool) -> Iterator[Callable[[], None]]:
     """A bar over the shards of all processes; what it gives is called when this process has done one."""
-    with tqdm(
-        desc="Scoring", total=count, initial=len(done_shards(out)), unit="shard", disable=None if watched else True
-    ) as bar:
+    options = {"desc": "Scoring", "unit": "shard", "disable": None if watched else True}
+    with tqdm(total=count, initial=len(done_shards(out)), **options) as bar:
 
         def moved() -> None:
             bar.update(len(done_shards(out)) - bar.n)
@@ -428,10 +427,5 @@ def _bar(out: Path, count: int, watched: bool) -> Iterator[Callable[[], None]]:
 
 
 def _duration(seconds: float) -> str:
-    return (
-        f"{seconds / 3600:.1f} h"
-        if seconds >= 3600
-        else f"{seconds / 60:.0f} min"
-        if seconds >= 60
-        else f"{seconds:.0f} s"
-    )
+    size, unit = (3600, "h") if seconds >= 3600 else (60, "min") if seconds >= 60 else (1, "s")
+    return f"{seconds / size:.1f} {unit}"
