@@ -337,10 +337,7 @@ def complete_folder(path: str | Path) -> Iterator[Path]:
         try:
             folder.chmod(0o755)  # a temporary folder is readable by its owner alone
             yield folder
-            if target.exists():
-                _replace_folder(target, folder)
-            else:
-                os.replace(folder, target)
+            take_place(target, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -355,7 +352,11 @@ def recover_folder(target: Path) -> None:
         shutil.rmtree(left)
 
 
-def _replace_folder(target: Path, folder: Path) -> None:
+def take_place(target: Path, folder: Path) -> None:
+    """Gives a folder the name of another one, which is deleted, or stays if that fails."""
+    if not target.exists():
+        os.replace(folder, target)
+        return
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
     try:
         os.replace(target, old / target.name)

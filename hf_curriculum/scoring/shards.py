@@ -177,7 +177,7 @@ class _Run:
     def validate_columns(self) -> None:
         """Compares what scorers read with the first shard, before anything is paid for."""
         with self.shards[0].local() as path:
-            found = ShardReader(path, self.shards[0].kind, self.columns).column_names()
+            found = ShardReader(path, self.shards[0].kind, self.columns).features()
         groups = {scorer.group_by for scorer in self.scorers}
         needed = [name for name in self.read if name not in groups]
         remedy = "Say what they are called there: `columns={'caption': 'text'}`."

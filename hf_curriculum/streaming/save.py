@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+import pyarrow as pa
+from datasets import Dataset, Features
 
-from hf_curriculum.config import complete_folder, kind_of
+from hf_curriculum.config import kind_of, lock_file, recover_folder, take_place
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance, validate_choice
-from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scored_data import provenance_markdown, write_provenance
-from hf_curriculum.streaming.index import (
-    FILE_NAME,
-    BucketIndex,
-    Shard,
-    ShardFormat,
-    StoredBucket,
-    file_digest,
-    quantile_positions,
-)
-from hf_curriculum.streaming.shards import embedded_tables, validate_features, write_parquet, write_tar
+from hf_curriculum.streaming.bucketing import ENDINGS, OUT, Bucketing, Layout, open_work
+from hf_curriculum.streaming.index import FILE_NAME, BucketIndex, ShardFormat, StoredBucket, quantile_positions
+from hf_curriculum.streaming.shards import embedded_tables, validate_features
 
-_SHARD_ROWS = 10_000
-_ENDINGS = {"parquet": "parquet", "webdataset": "tar"}
+SHARD_ROWS = 10_000
+"""Rows of a shard where nothing else is asked for, and of a stretch of a data set that is read at once."""
 
 
 def save_bucketed(
@@ -96,36 +92,157 @@ def save_bucketed(
     _validate_shards(shard_size, num_shards)
     if format == "webdataset":
         validate_features(dataset.features)
-    with complete_folder(path) as folder:
-        _validate_target(Path(path).absolute(), overwrite)
-        scores = read_scores(dataset, score_column)
-        easy = resolve_easy(dataset, score_column, easy)
-        ranking = rank_scores(scores, easy, unscored=unscored, score_column=score_column)
-        buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
-        stored = _write_buckets(dataset, folder, ranking, buckets, format, seed, shard_size or _SHARD_ROWS, num_shards)
-        spans = [range(start, min(stop, ranking.num_scored)) for start, stop in buckets.slices()]
-        index = BucketIndex(
-            score_column=score_column,
-            easy=easy,
-            cut=buckets.cut,
-            thresholds=tuple(float(mark) if np.isfinite(mark) else None for mark in buckets.thresholds),
-            num_scored=ranking.num_scored,
-            num_unscored=ranking.num_unscored,
-            unscored=unscored,
-            seed=seed,
-            format=format,
-            features=dataset.features.to_dict(),
-            buckets=stored,
-            quantiles=tuple(
-                tuple(ranking.score_at(at) for at in quantile_positions(span.start, span.stop)) if span else ()
-                for span in spans
-            ),
-        )
-        if read_provenance(dataset):
-            write_provenance(dataset, folder)
-        (folder / "README.md").write_text(write_card(dataset, index, split), encoding="utf-8")
-        index.write(folder)
+    target = Path(path).absolute()
+    prepare_target(target, overwrite)
+    scores = read_scores(dataset, score_column)
+    easy = resolve_easy(dataset, score_column, easy)
+    ranking = rank_scores(scores, easy, unscored=unscored, score_column=score_column)
+    buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
+    source = _Rows(dataset, ranking, buckets)
+    spans = [range(start, min(stop, ranking.num_scored)) for start, stop in buckets.slices()]
+    cuts = Cuts(
+        score_column=score_column,
+        easy=easy,
+        cut=buckets.cut,
+        thresholds=buckets.thresholds,
+        num_scored=ranking.num_scored,
+        num_unscored=ranking.num_unscored,
+        unscored=unscored,
+        quantiles=[[ranking.score_at(at) for at in quantile_positions(span.start, span.stop)] for span in spans],
+    )
+    layout = layout_of(buckets.sizes, format, seed, shard_size or SHARD_ROWS, num_shards)
+    run = Bucketing(source, layout, unfinished(target), format)
+    with removed_on_error(run.work):
+        open_work(run.work, run_identity(run, cuts, {"data": dataset._fingerprint}))
+        run.run()
+        index = index_of(run, cuts)
+        return finish(run, index, write_card(index, split, dataset), target, scores=dataset)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """What the index says of the buckets beside their shards."""
+
+    score_column: str
+    easy: Easy
+    cut: Cut
+    thresholds: Sequence[float]
+    num_scored: int
+    num_unscored: int
+    unscored: Unscored
+    quantiles: Sequence[Sequence[float]]
+
+
+def layout_of(
+    sizes: Sequence[int], format: ShardFormat, seed: int, shard_size: int, num_shards: int | None = None
+) -> Layout:
+    """How many shards each bucket has."""
+    counts = [max(1, min(num_shards or -(-size // shard_size), size)) for size in sizes]
+    if format == "webdataset":  # an archive without examples has no columns
+        counts = [count if size else 0 for count, size in zip(counts, sizes, strict=True)]
+    return Layout(tuple(sizes), tuple(counts), seed)
+
+
+def run_identity(run: Bucketing, cuts: Cuts, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be equal for a run to go on where another one stopped."""
+    facts = {**data, "cuts": asdict(cuts), "layout": asdict(run.layout), "format": run.format}
+    return {**facts, "pieces": list(run.source.names), "features": run.source.features.to_dict()}
+
+
+def index_of(run: Bucketing, cuts: Cuts) -> BucketIndex:
+    """The index of the shards that a run has written."""
+    stored = []
+    for size, files, marks in zip(run.layout.sizes, run.shards(), cuts.quantiles, strict=True):
+        ends = sorted((marks[0], marks[-1])) if len(marks) else (None, None)
+        stored.append(StoredBucket(size, *ends, files))
+    return BucketIndex(
+        score_column=cuts.score_column,
+        easy=cuts.easy,
+        cut=cuts.cut,
+        thresholds=tuple(float(mark) if np.isfinite(mark) else None for mark in cuts.thresholds),
+        num_scored=cuts.num_scored,
+        num_unscored=cuts.num_unscored,
+        unscored=cuts.unscored,
+        seed=run.layout.seed,
+        format=run.format,
+        features=run.source.features.to_dict(),
+        buckets=tuple(stored),
+        quantiles=tuple(map(tuple, cuts.quantiles)),
+    )
+
+
+def unfinished(target: Path) -> Path:
+    """Where the unfinished work of a folder of buckets is: beside it."""
+    return target.with_name(f".{target.name}.unfinished")
+
+
+def prepare_target(target: Path, overwrite: bool) -> None:
+    """Checks that buckets may be written there, and tidies what an interrupted replacement has left."""
+    with _lock(target):
+        recover_folder(target)
+        _validate_target(target, overwrite)
+
+
+def finish(run: Bucketing, index: BucketIndex, card: str, target: Path, scores: Dataset | None = None) -> BucketIndex:
+    """Gives the folder of all shards its name; of several processes the first one does."""
+    with _lock(target):
+        if (out := run.work / OUT).is_dir():
+            if scores is not None and read_provenance(scores):
+                write_provenance(scores, out)
+            (out / "README.md").write_text(card, encoding="utf-8")
+            index.write(out)
+            take_place(target, out)
+            shutil.rmtree(run.work)
     return index
+
+
+@contextmanager
+def _lock(target: Path) -> Iterator[None]:
+    """One process at a time, for a moment."""
+    while True:
+        with lock_file(target.with_name(f".{target.name}.lock")) as holder:
+            if not holder:
+                yield
+                return
+        time.sleep(0.1)
+
+
+@contextmanager
+def removed_on_error(work: Path) -> Iterator[None]:
+    """Deletes a folder of unfinished work where it cannot be finished; one of a run that was killed stays."""
+    try:
+        yield
+    except Exception:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+class _Rows:
+    """The rows of a data set in stretches, by their ranking."""
+
+    def __init__(self, dataset: Dataset, ranking: Ranking, buckets: Buckets) -> None:
+        self.dataset = dataset
+        self.features: Features = dataset.features
+        self._bucket = np.full(len(dataset), -1, np.int16 if len(buckets.ends) < 1 << 15 else np.int32)
+        for number, (start, stop) in enumerate(buckets.slices()):
+            self._bucket[ranking.order[start:stop]] = number
+        self._starts = range(0, len(dataset), SHARD_ROWS)
+        self.names = [f"rows {start} to {min(start + SHARD_ROWS, len(dataset)) - 1}" for start in self._starts]
+        counts = [
+            np.bincount(own[own >= 0], minlength=len(buckets.ends))
+            for own in map(self.buckets, range(len(self.names)))
+        ]
+        self.counts: np.ndarray = np.array(counts, np.int64).reshape(-1, len(buckets.ends))
+
+    def tables(self, piece: int) -> Iterator[pa.Table]:
+        """The rows of a stretch, images embedded."""
+        start = self._starts[piece]
+        return embedded_tables(self.dataset, range(start, min(start + SHARD_ROWS, len(self.dataset))))
+
+    def buckets(self, piece: int) -> np.ndarray:
+        """The bucket of each row of a stretch."""
+        start = self._starts[piece]
+        return self._bucket[start : start + SHARD_ROWS].astype(np.int64)
 
 
 def _validate_shards(shard_size: int | None, num_shards: int | None) -> None:
@@ -148,57 +265,17 @@ def _validate_target(target: Path, overwrite: bool) -> None:
         )
 
 
-def _write_buckets(
-    dataset: Dataset,
-    folder: Path,
-    ranking: Ranking,
-    buckets: Buckets,
-    format: ShardFormat,
-    seed: int,
-    shard_size: int,
-    num_shards: int | None,
-) -> tuple[StoredBucket, ...]:
-    """Writes the shards of every bucket, its rows in a keyed random order."""
-    stored = []
-    for number, (start, stop) in enumerate(buckets.slices()):
-        size = stop - start
-        shuffled = partial(_shuffled, ranking.order[start:stop], mix64(seed, number))
-        (folder / f"bucket_{number}").mkdir()
-        count = max(1, min(num_shards or -(-size // shard_size), size))
-        if not size and format == "webdataset":
-            count = 0  # an archive without examples has no columns
-        shards = []
-        for shard in range(count):
-            file = f"bucket_{number}/{shard:05d}-of-{count:05d}.{_ENDINGS[format]}"
-            first, end = size * shard // count, size * (shard + 1) // count
-            tables = embedded_tables(dataset, range(first, end), shuffled)
-            if format == "parquet":
-                write_parquet(tables, folder / file, dataset.features.arrow_schema)
-            else:
-                write_tar(tables, folder / file, f"{number}-{shard:05d}")
-            shards.append(Shard(file, end - first, (folder / file).stat().st_size, file_digest(folder / file)))
-        scored = range(start, min(stop, ranking.num_scored))
-        ends = sorted((ranking.score_at(scored[0]), ranking.score_at(scored[-1]))) if scored else (None, None)
-        stored.append(StoredBucket(size, *ends, tuple(shards)))
-    return tuple(stored)
-
-
-def _shuffled(rows: np.ndarray, key: int, positions: range) -> np.ndarray:
-    """The rows at some positions of a bucket's random order."""
-    return rows[permute(np.arange(positions.start, positions.stop), len(rows), key)]
-
-
 def configurations(index: BucketIndex, split: str) -> list[dict[str, Any]]:
     """The `configs:` of the card: one for each bucket that has a file, and `default` over all of them."""
     named = [f"bucket_{number}" for number, bucket in enumerate(index.buckets) if bucket.shards]
-    paths = [f"{name}/*.{_ENDINGS[index.format]}" for name in named]
+    paths = [f"{name}/*.{ENDINGS[index.format]}" for name in named]
     every = {"config_name": "default", "default": True, "data_files": [{"split": split, "path": paths}]}
     files = [[{"split": split, "path": path}] for path in paths]
     single = [{"config_name": name, "data_files": own} for name, own in zip(named, files, strict=True)]
     return [every, *single]
 
 
-def write_card(dataset: Dataset, index: BucketIndex, split: str) -> str:
+def write_card(index: BucketIndex, split: str, scores: Dataset | None = None) -> str:
     """The text of `README.md`."""
     column = "".join(char if char.isalnum() or char in "_-. " else "?" for char in index.score_column)
     rows = []
@@ -219,4 +296,4 @@ everything = load_dataset("path/to/this", split="{split}", streaming=True)
 ```
 
 {table(("bucket", "examples", "lowest score", "highest score", "shards"), rows)}"""
-    return f"{text}\n{provenance_markdown(dataset)}" if read_provenance(dataset) else text
+    return text if scores is None or not read_provenance(scores) else f"{text}\n{provenance_markdown(scores)}"

@@ -7,7 +7,7 @@ import json
 import math
 import tarfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -164,15 +164,13 @@ CHUNK, CHUNK_OF_FILES = 1 << 12, 1 << 8
 """Rows that are read at a time; fewer where files are embedded, which may be large."""
 
 
-def embedded_tables(
-    dataset: Dataset, positions: range, rows_at: Callable[[range], Any] = lambda positions: positions
-) -> Iterator[pa.Table]:
-    """The rows at some positions, a bounded number at a time, images embedded; `rows_at` says which rows these are."""
+def embedded_tables(dataset: Dataset, rows: range) -> Iterator[pa.Table]:
+    """Some rows, a bounded number at a time, images embedded."""
     arrow, schema = dataset.with_format("arrow"), dataset.features.arrow_schema
     has_files = any(map(require_storage_embed, dataset.features.values()))
     step = CHUNK_OF_FILES if has_files else CHUNK
-    for first in range(0, len(positions), step):
-        table = arrow[rows_at(positions[first : first + step])].replace_schema_metadata(schema.metadata)
+    for first in range(0, len(rows), step):
+        table = arrow[rows[first : first + step]].replace_schema_metadata(schema.metadata)
         yield embed_table_storage(table) if has_files else table
 
 

@@ -15,13 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import fsspec
+import pyarrow as pa
 import pyarrow.parquet as pq
+from datasets import Features, Image, Value
 
-from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import digest, parse_json, reading
 from hf_curriculum.data.readers.img2dataset import STATS
 
@@ -34,6 +37,7 @@ _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _KEYS = (KEY, "uid", "__key__")
 _REMEDY = "Download it again, or leave it out."
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_FIRST = 100  # pairs of an archive whose JSON says which columns there are
 _TRIES = 5
 _WAIT = 1.0
 """Seconds before a broken connection is tried again; each further time they double."""
@@ -342,13 +346,53 @@ class ShardReader:
         row[KEY] = key
         return row
 
-    def column_names(self) -> list[str]:
-        """The columns of its first pair, under our names."""
+    def features(self, keep: Sequence[str] | None = None) -> Features:
+        """The columns of its pairs and their types, under our names: of an archive by its first pairs."""
         if self.kind == "parquet":
             with reading(self.path, _REMEDY):
-                found = pq.read_schema(self.path).names
-            ours = [name for name in (KEY, CAPTION, IMAGE, *self.theirs) if self._place(name, found)]
-            return list(dict.fromkeys([KEY, *ours, *found]))
-        read = self._tar if self.kind == "tar" else self._files
-        row = next(iter(read(True)), {})
-        return [name for name, value in row.items() if value is not None]
+                schema = pq.read_schema(self.path)
+            theirs = Features.from_arrow_schema(schema)
+            places = {name: self._place(name, schema.names) for name in (KEY, IMAGE, CAPTION, *self.theirs)}
+            found = {name: theirs[place] for name, place in places.items() if place}
+            found |= {name: theirs[name] for name in schema.names if name not in places.values()}
+        else:
+            read = self._tar if self.kind == "tar" else self._files
+            rows = list(islice(read(True), _FIRST))
+            names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
+            values = {name: pa.array([row.get(name) for row in rows]) for name in names if name != IMAGE}
+            found = dict(Features.from_arrow_schema(pa.table(values).schema))
+            found |= {IMAGE: Image()} if IMAGE in names else {}
+        if IMAGE in found:
+            found[IMAGE] = Image()
+        wanted = [name for name in (found if keep is None else keep) if name != KEY]
+        require_columns(found, wanted, reader=f"They are read of {self.path.name}.", remedy="Name what is there.")
+        return Features({KEY: Value("string"), **{name: found[name] for name in wanted}})
+
+    def tables(self, features: Features, size: int = 256) -> Iterator[pa.Table]:
+        """The pairs front to back, at most `size` at a time, as tables of these columns.
+
+        Raises:
+            DamagedShardError: it cannot be read, or a column holds values of another type.
+        """
+        schema = features.arrow_schema
+        start = 0
+        try:
+            if self.kind != "parquet":
+                for batch in self._batches(list(features), size):
+                    yield pa.table({field.name: pa.array(batch[field.name], field.type) for field in schema}, schema)
+                return
+            with reading(self.path, _REMEDY):
+                file = pq.ParquetFile(self.path)
+            places = {name: self._place(name, file.schema_arrow.names) for name in features}
+            with reading(self.path, _REMEDY):
+                for batch in file.iter_batches(size * 16, columns=list(filter(None, places.values()))):
+                    columns = {name: batch.column(place) for name, place in places.items() if place}
+                    columns.setdefault(KEY, pa.array(map(str, range(start, start + len(batch)))))
+                    if IMAGE in columns and not pa.types.is_struct(columns[IMAGE].type):
+                        paths = pa.nulls(len(batch), pa.string())
+                        content = columns[IMAGE].cast(pa.binary())
+                        columns[IMAGE] = pa.StructArray.from_arrays([content, paths], ["bytes", "path"])
+                    start += len(batch)
+                    yield pa.table([columns[name].cast(schema.field(name).type) for name in features], schema=schema)
+        except (ValueError, TypeError, pa.ArrowException) as error:
+            raise DamagedShardError(f"{self.path} behind row {start:,}: {error}") from error
