@@ -185,8 +185,13 @@ def read_provenance(dataset: AnyDataset, split: str | None = None) -> dict[str, 
     """
     if isinstance(dataset, (DatasetDict, IterableDatasetDict)):
         return merged_provenance({name: read_provenance(part) for name, part in dataset.items()}, split)
+    return read_feature_provenance(dataset.features or {})
+
+
+def read_feature_provenance(features: Mapping[str, Any]) -> dict[str, ScoreProvenance]:
+    """The provenance that the features of a data set carry, by column."""
     found = {}
-    for column, feature in (dataset.features or {}).items():
+    for column, feature in features.items():
         mark = feature.id if isinstance(feature, Value) else None
         if mark and _MARK in mark:
             found[column] = ScoreProvenance.from_json(mark)

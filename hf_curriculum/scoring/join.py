@@ -31,6 +31,7 @@ from hf_curriculum.provenance import (
     score_values,
     validate_choice,
 )
+from hf_curriculum.scored_shards import KEY, MANIFEST, SHARD, UID, load_scored_shards
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -401,7 +402,8 @@ def load_scores(
 
     Args:
         dataset: the data set, or splits of it.
-        path: what `save_scores` wrote.
+        path: what `save_scores` wrote, or the folder of `score_shards`, whose rows are found by shard and key, `uid`,
+            `url` or `key`: the first of these that both have.
         partial: rows whose key is not in the file get NaN, in place of an error.
         overwrite: replace columns that exist, in place of an error.
 
@@ -412,12 +414,27 @@ def load_scores(
         FileNotFoundError: no such file.
         ValueError: not a side file, a damaged one, rows whose key is not in it, or columns that exist already.
     """
-    table, about = _read_side_file(Path(path))
-    made, splits = read_provenance(table), as_splits(dataset, "`load_scores`")
+    splits = as_splits(dataset, "`load_scores`")
+    folder = (Path(path) / MANIFEST).is_file()
+    table, about = _read_shards(Path(path), splits) if folder else _read_side_file(Path(path))
+    made = read_provenance(table)
     provenance = {name: made[name] for name in about["scores"]}
     side_file: Literal["complete", "partial"] = "partial" if partial else "complete"
     joined = _join(splits, table, about["key"], provenance, str(path), overwrite, side_file)
     return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
+
+
+def _read_shards(folder: Path, splits: Mapping[str, Dataset]) -> tuple[Dataset, dict[str, Any]]:
+    table = load_scored_shards(folder)
+    common = set(table.column_names).intersection(*(part.column_names for part in splits.values()))
+    ways = ((SHARD, KEY), (UID,), ("url",), (KEY,))
+    keys = next((list(way) for way in ways if common.issuperset(way)), None)
+    if keys is None:
+        raise ValueError(
+            f"The data has none of the columns that name a pair in {folder}: {ways}, of which the scores have "
+            f"{table.column_names}. Score with `keep=[...]` of a column that the data has too."
+        )
+    return table, {"key": keys, "scores": list(read_provenance(table))}
 
 
 def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:

@@ -1,0 +1,346 @@
+"""A crawl scored where it lies: every kind of shard, what is kept, what is refused, and processes that share."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from crawl import contents, crawl, pairs, write_parquet, write_tar
+from datasets import Dataset
+
+from hf_curriculum import (
+    CaptionLength,
+    Filter,
+    NounCount,
+    Scorer,
+    WordRarity,
+    add_scores,
+    load_scored,
+    load_scores,
+    make_plan,
+    read_provenance,
+    score_shards,
+)
+from hf_curriculum.data.readers import shards as readers
+from hf_curriculum.data.readers.shards import ShardReader, expand_braces, find_shards
+from hf_curriculum.scored_shards import MARK, read_shard_scores, score_file
+from hf_curriculum.scoring import shards as scoring
+from hf_curriculum.scoring.shards import shard_status
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+
+
+def lengths(rows: list[dict]) -> list[float]:
+    data = Dataset.from_dict({"caption": [row["caption"] for row in rows]})
+    return add_scores(data, CaptionLength())["caption_length"][:]
+
+
+def test_scores_are_those_of_the_rows(tmp_path):
+    rows = crawl(tmp_path / "crawl")
+    status = score_shards(str(tmp_path / "crawl/{00000..00003}.tar"), CaptionLength(), tmp_path / "out", keep=["uid"])
+    assert (status.done, status.shards, status.pairs) == (4, 4, 120)
+    assert status.describe() == "4 of 4 shards are scored: 120 pairs."
+    data = load_scored(tmp_path / "out")
+    assert data.column_names == ["shard", "key", "uid", "caption_length"]
+    assert data["caption_length"][:] == lengths(rows)
+    assert data["key"][:] == [row["key"] for row in rows]
+    assert data["uid"][:] == [row["uid"] for row in rows]
+    assert data["shard"][29:31] == ["00000.tar", "00001.tar"]
+    assert read_provenance(data) == {"caption_length": CaptionLength().describe()}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["scores", "shards.json"]
+    assert read_provenance(Dataset.from_parquet(str(score_file(tmp_path / "out", "00000.tar")))) != {}
+
+
+def test_every_kind_of_shard_gives_the_same_scores(tmp_path):
+    rows = crawl(tmp_path / "tar")
+    crawl(tmp_path / "parquet", write=write_parquet, ending="parquet")
+    crawl(tmp_path / "img2dataset")
+    crawl(tmp_path / "img2dataset", write=write_parquet, ending="parquet")  # img2dataset's records beside archives
+    write_tar(tmp_path / "img2dataset/00009.tar", pairs(9, 3))  # not finished
+    for shard in range(4):
+        (tmp_path / f"img2dataset/{shard:05d}_stats.json").write_text("{}")
+        folder = tmp_path / f"files/{shard:05d}"
+        folder.mkdir(parents=True)
+        (tmp_path / f"files/{shard:05d}_stats.json").write_text("{}")
+        for row in pairs(shard, 30):
+            (folder / f"{row['key']}.txt").write_text(row["caption"])
+            (folder / f"{row['key']}.jpg").write_bytes(row["image"])
+            (folder / f"{row['key']}.json").write_text(json.dumps({"uid": row["uid"]}))
+    for kind in ("tar", "parquet", "img2dataset", "files"):
+        score_shards(tmp_path / kind, [CaptionLength(), NounCount()], tmp_path / f"{kind}-out", keep=["uid"])
+        data = load_scored(tmp_path / f"{kind}-out")
+        assert data["caption_length"][:] == lengths(rows), kind
+        assert (data["key"][:], data["uid"][:]) == ([row["key"] for row in rows], [row["uid"] for row in rows])
+
+
+def test_a_source_is_named_in_many_ways(tmp_path, monkeypatch):
+    crawl(tmp_path / "a", 2)
+    crawl(tmp_path / "b", 1)
+    names = [shard.name for shard in find_shards([tmp_path / "a", str(tmp_path / "b/*.tar")])]
+    assert names == ["a/00000.tar", "a/00001.tar", "b/00000.tar"]
+    monkeypatch.chdir(tmp_path)
+    assert [shard.name for shard in find_shards("a")] == ["00000.tar", "00001.tar"]
+    assert [shard.name for shard in find_shards(f"file://{tmp_path}/a/00001.tar")] == ["00001.tar"]
+    assert expand_braces("{a,b}/{08..10}.tar") == [f"{x}/{y}.tar" for x in "ab" for y in ("08", "09", "10")]
+    assert expand_braces("{9..11}") == ["9", "10", "11"]
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "match"),
+    [
+        ("crawl/{00000..00009}.tar", FileNotFoundError, r"00004\.tar does not exist"),
+        ("crawl/*.parquet", FileNotFoundError, "Nothing matches"),
+        ("nowhere", FileNotFoundError, "is neither a folder"),
+        ("empty", FileNotFoundError, "names no shard"),
+        ("crawl/*.json", ValueError, "is neither an archive"),
+        ("record", FileNotFoundError, "says that a shard is finished, and its images are not there"),
+        (["crawl/00000.tar", "crawl/00000.parquet"], ValueError, "Two shards are called '00000'"),
+    ],
+)
+def test_sources_that_are_none(tmp_path, monkeypatch, source, error, match):
+    crawl(tmp_path / "crawl")
+    (tmp_path / "crawl/notes.json").write_text("{}")
+    write_parquet(tmp_path / "crawl/00000.parquet", pairs(0, 1))
+    (tmp_path / "crawl/00000.parquet").rename(tmp_path / "crawl/00000.parquet.bak")
+    if isinstance(source, list):
+        write_parquet(tmp_path / "crawl/00000.parquet", pairs(0, 1))
+    for folder in ("empty", "record"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "record/00000_stats.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=match):
+        score_shards(source, CaptionLength(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_equal_shards_give_equal_files_however_many_processes(tmp_path):
+    crawl(tmp_path / "crawl", 6)
+    for name, options in (("one", {}), ("two", {"num_proc": 2}), ("last", {"rank": 3, "world_size": 4})):
+        score_shards(tmp_path / "crawl", [CaptionLength(), WordRarity()], tmp_path / name, **options)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "last")
+
+
+def test_a_scorer_is_fitted_once_on_all_texts(tmp_path):
+    rows = crawl(tmp_path / "crawl")
+    score_shards(tmp_path / "crawl", WordRarity(), tmp_path / "out")
+    data = Dataset.from_dict({"caption": [row["caption"] for row in rows]})
+    fitted = WordRarity().fit(data)
+    assert load_scored(tmp_path / "out")["word_rarity"][:] == add_scores(data, fitted)["word_rarity"][:]
+    again = WordRarity()
+    score_shards(tmp_path / "crawl", again, tmp_path / "out")
+    assert again.describe() == fitted.describe()
+
+
+def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
+    crawl(tmp_path / "crawl")
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    before = contents(tmp_path / "out")
+    score_file(tmp_path / "out", "00002.tar").unlink()
+    assert shard_status(tmp_path / "out").done == 3
+    with pytest.raises(ValueError, match=r"is not complete: 1 of 4 shards have no scores, 00002\.tar"):
+        load_scored(tmp_path / "out")
+    read = []
+    monkeypatch.setattr(scoring, "ShardReader", lambda path, *more: read.append(path.name) or ShardReader(path, *more))
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    assert read == ["00000.tar", "00002.tar"]  # the first for its columns
+    assert contents(tmp_path / "out") == before
+    write_tar(tmp_path / "crawl/00004.tar", pairs(4, 7))
+    assert score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out").pairs == 127
+
+
+def test_scores_made_in_another_way_do_not_mix(tmp_path):
+    crawl(tmp_path / "crawl")
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    with pytest.raises(ValueError, match="made in another way: scores differ"):
+        score_shards(tmp_path / "crawl", NounCount(), tmp_path / "out")
+    with pytest.raises(ValueError, match="made in another way: batch_size, keep differ"):
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", keep=["uid"], batch_size=7)
+    with pytest.raises(ValueError, match=r"00003\.tar is not among the 3 of this source"):
+        score_shards(str(tmp_path / "crawl/{00000..00002}.tar"), CaptionLength(), tmp_path / "out")
+    with pytest.raises(ValueError, match="Both are at least 1"):
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", num_proc=0)
+    with pytest.raises(FileNotFoundError, match="`score_shards` writes it"):
+        shard_status(tmp_path / "crawl")
+
+
+def test_columns_are_looked_for_before_the_work(tmp_path):
+    crawl(tmp_path / "crawl")
+    with pytest.raises(ValueError, match=r"`page` is not in the data.*read of 00000\.tar.*columns="):
+        score_shards(tmp_path / "crawl", CaptionLength(column="page"), tmp_path / "out")
+    with pytest.raises(ValueError, match="`sha256` is not in the data"):
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", keep=["sha256"])
+    assert not (tmp_path / "out").exists()
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", columns={"caption": "url"})
+    assert set(load_scored(tmp_path / "out")["caption_length"][:]) == {1.0}
+
+
+@pytest.mark.parametrize("kind", ["cut", "between", "json", "parquet"])
+def test_a_damaged_shard_is_named_and_the_others_are_scored(tmp_path, kind):
+    ending = "parquet" if kind == "parquet" else "tar"
+    rows = crawl(tmp_path / "crawl", write=write_parquet if kind == "parquet" else write_tar, ending=ending)
+    file = tmp_path / f"crawl/00002.{ending}"
+    whole = file.read_bytes()
+    if kind == "between":  # after a whole sample: it seems to end there
+        write_tar(file, pairs(2, 7))
+        file.write_bytes(file.read_bytes().rstrip(b"\0")[: 512 * (7 * 3 * 2 - 6)])
+    elif kind == "json":
+        file.write_bytes(whole.replace(b'{"uid"', b'{"uid,', 1))
+    else:
+        file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"1 of 4 shards cannot be read, and the others are scored\. 00002: "):
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    status = shard_status(tmp_path / "out")
+    assert (status.done, list(status.failed)) == (3, ["00002"])
+    assert "00002 failed" in status.describe()
+    before = file.stat()
+    with pytest.raises(ValueError, match="1 of 4 shards cannot be read"):  # known, and not read again
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    file.write_bytes(whole)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    assert score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out").pairs == len(rows)
+
+
+class Brightness(Scorer):
+    """Reads images that are decoded for it."""
+
+    columns, name = ("image",), "brightness"
+
+    def score(self, batch, rank):
+        return np.array([np.asarray(image.convert("L")).mean() for image in batch["image"]])
+
+
+def test_pairs_without_an_image_or_a_caption_have_no_score(tmp_path):
+    from io import BytesIO
+
+    from PIL import Image
+
+    content = BytesIO()
+    Image.new("RGB", (4, 4), (9, 9, 9)).save(content, "png")
+    rows = pairs(0, 5)
+    for row in rows:
+        row["image"] = content.getvalue()
+    rows[1]["image"], rows[2]["image"], rows[3]["caption"], rows[4]["caption"] = b"no image", None, None, " "
+    write_tar(tmp_path / "crawl/0.tar", rows)
+    score_shards(tmp_path / "crawl", [CaptionLength(), Brightness()], tmp_path / "out")
+    data = load_scored(tmp_path / "out")
+    assert np.isnan(data["brightness"][:]).tolist() == [False, True, True, False, False]
+    assert np.isnan(data["caption_length"][:]).tolist() == [False, False, False, True, True]
+
+
+def test_keys_and_uids_that_stand_twice_are_told(tmp_path, caplog):
+    rows = pairs(0, 4)
+    write_tar(tmp_path / "crawl/0.tar", [*rows, rows[0]])
+    write_tar(tmp_path / "crawl/1.tar", [rows[1]])
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", keep=["uid"])
+    assert "0.tar: 1 keys stand there more than once" in caplog.text
+    assert json.loads(pq.read_schema(score_file(tmp_path / "out", "0.tar")).metadata[MARK])["doubled"] == 1
+    load_scored(tmp_path / "out")
+    assert "2 pairs have a `uid` that stands before already" in caplog.text
+
+
+def test_a_plan_and_a_filter_by_scores_alone(tmp_path):
+    crawl(tmp_path / "crawl")
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", keep=["uid"])
+    data = load_scored(tmp_path / "out")
+    plan = make_plan(Filter(0.5), data, score_column="caption_length", global_batch_size=8)
+    assert len(plan.ranking) == 120
+    plan.export(tmp_path / "uids.npy", data, id_column="uid", datacomp=True)
+    assert np.load(tmp_path / "uids.npy").dtype.itemsize == 16
+
+
+def test_scores_are_joined_to_rows_by_the_names_that_both_have(tmp_path):
+    rows = crawl(tmp_path / "crawl")
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", keep=["url", "uid"])
+    some = rows[100:40:-1]
+    for names in (["uid"], ["url"], ["key"], ["key", "url"]):
+        data = Dataset.from_dict({name: [row[name] for row in some] for name in names})
+        assert load_scores(data, tmp_path / "out")["caption_length"][:] == lengths(some)
+    with pytest.raises(ValueError, match=r"has none of .*shard.*uid.*url.*key"):
+        load_scores(Dataset.from_dict({"caption": ["a"]}), tmp_path / "out")
+
+
+def test_a_file_of_scores_that_was_changed_is_refused(tmp_path):
+    crawl(tmp_path / "crawl", 2)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    one, two = (score_file(tmp_path / "out", f"0000{number}.tar") for number in (0, 1))
+    content = two.read_bytes()
+    two.write_bytes(one.read_bytes())
+    with pytest.raises(ValueError, match="does not belong here"):
+        load_scored(tmp_path / "out")
+    two.write_bytes(content[:-40])
+    with pytest.raises(ValueError, match=r"00001\.parquet is damaged.*this shard alone is scored anew"):
+        load_scored(tmp_path / "out")
+    two.unlink()
+    with pytest.raises(FileNotFoundError, match="is not scored yet"):
+        read_shard_scores(tmp_path / "out", "00001.tar")
+    two.write_bytes(content)
+    (tmp_path / "out/shards.json").write_text("{}")
+    with pytest.raises(ValueError, match="is damaged"):
+        load_scored(tmp_path / "out")
+
+
+def test_shards_behind_an_address_are_fetched_and_tried_again(tmp_path, monkeypatch):
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    rows, memory = crawl(tmp_path / "crawl"), fsspec.filesystem("memory")
+    memory.put(str(tmp_path / "crawl"), "/cc", recursive=True)
+    monkeypatch.setattr(readers, "_WAIT", 0.0)
+    get, calls = MemoryFileSystem.get_file, []
+
+    def breaking(self, path, file, *more, **options):
+        calls.append(path)
+        if len(calls) % 3 == 1:
+            raise ConnectionResetError("reset by peer")
+        get(self, path, file, *more, **options)
+        if len(calls) % 3 == 2:
+            with open(file, "r+b") as stream:
+                stream.truncate(100)
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", breaking)
+    score_shards("memory://cc", CaptionLength(), tmp_path / "out")
+    assert load_scored(tmp_path / "out")["caption_length"][:] == lengths(rows)
+    assert len(calls) == 15  # the first shard is fetched for its columns before
+    monkeypatch.setattr(MemoryFileSystem, "get_file", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("gone")))
+    with pytest.raises(OSError, match=r"could not be fetched in 5 tries \(gone\)"):
+        score_shards("memory://cc", NounCount(), tmp_path / "other")
+    memory.rm("/cc", recursive=True)
+
+
+def test_the_shard_of_a_dead_process_is_free(tmp_path, monkeypatch):
+    crawl(tmp_path / "crawl", 2)
+    claims = tmp_path / "out/.claims"
+    claims.mkdir(parents=True)
+    dead = {"name": "00000.tar", "owner": "process 1", "host": os.uname().nodename, "pid": 2**22 + 1, "begun": "then"}
+    (claims / "00000.tar.claim").write_text(json.dumps(dead))
+    (claims / "00001.tar.claim").write_text(json.dumps({**dead, "host": "elsewhere", "name": "00001.tar"}))
+    old = time.time() - 1000
+    os.utime(claims / "00001.tar.claim", (old, old))
+    assert score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out").done == 2
+    assert not claims.exists()
+
+
+def test_who_works_on_what(tmp_path, monkeypatch, caplog):
+    crawl(tmp_path / "crawl", 3)
+    caplog.set_level(logging.INFO)
+    told = []
+
+    class Telling(CaptionLength):
+        def score(self, batch, rank):
+            told.append(shard_status(tmp_path / "out"))
+            return super().score(batch, rank)
+
+    score_shards(tmp_path / "crawl", Telling(), tmp_path / "out")
+    assert [status.done for status in told] == [0, 1, 2]
+    assert [claim.name for claim in told[1].working] == ["00001.tar"]
+    assert f"00001.tar: process {os.getpid()} on" in told[1].describe()
+    assert told[2].seconds_left is not None
+    assert "are left" in told[2].describe()

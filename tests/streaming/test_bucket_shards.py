@@ -1,0 +1,300 @@
+"""A scored crawl in buckets: exact thresholds from counts, one layout for any number of workers, kills, bad input."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from crawl import contents, crawl, pairs, write_parquet, write_tar
+
+from hf_curriculum import (
+    IID,
+    BucketedStream,
+    CaptionLength,
+    Phases,
+    bucket_shards,
+    load_scored,
+    rank_scores,
+    save_bucketed,
+    score_shards,
+)
+from hf_curriculum.planning.buckets import cut_buckets
+from hf_curriculum.rng import mix64, permute
+from hf_curriculum.scored_shards import score_file
+from hf_curriculum.streaming import bucketing, score_counts
+from hf_curriculum.streaming.index import verify_bucketed
+from hf_curriculum.streaming.score_counts import ScoreCounts, cut_keys, order_keys, scores_of_keys
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """A crawl of 4 × 30 pairs and its scores."""
+    rows = crawl(tmp_path / "crawl")
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "scores", keep=["uid"])
+    return rows
+
+
+def keys_of(path, bucket: int) -> list[str]:
+    """The keys in a bucket, as they are written."""
+    return [
+        key for file in sorted((path / f"bucket_{bucket}").iterdir()) for key in pq.read_table(file)["key"].to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("cut", ["rank", "value"])
+@pytest.mark.parametrize("easy", ["low", "high"])
+@pytest.mark.parametrize("unscored", ["last", "drop"])
+def test_counts_cut_where_a_sorted_order_does(cut, easy, unscored, monkeypatch):
+    monkeypatch.setattr(score_counts, "_MOST", 3)
+    rng = np.random.default_rng(0)
+    for trial in range(40):
+        size, buckets = int(rng.integers(20, 300)), int(rng.integers(1, 6))
+        scores = [rng.normal(size=size), rng.integers(-3, 4, size), rng.integers(0, 50, size) / 7][trial % 3]
+        scores = scores.astype(np.float32)
+        scores[rng.random(size) < (trial % 2) / 10] = np.nan
+        ranking = rank_scores(scores, easy, unscored=unscored)
+        expected = cut_buckets(ranking, buckets, cut)
+        parts = np.array_split(scores, 3)
+        counts = ScoreCounts(lambda parts=parts: parts, easy)
+        cuts = cut_keys(counts, buckets, cut, None, unscored == "drop", "s")
+        assert cuts.sizes == expected.sizes
+        np.testing.assert_array_equal(cuts.thresholds, expected.thresholds)
+        wanted = np.full(size, -1)
+        for number, (start, stop) in enumerate(expected.slices()):
+            wanted[ranking.order[start:stop]] = number
+        before, found = np.zeros(buckets - 1, np.int64), []
+        for part in parts:
+            keys = order_keys(part, easy)
+            found.append(cuts.buckets_of(keys, before))
+            before = before + np.array([(keys == key).sum() for key in cuts.keys], np.int64)
+        in_some = wanted >= 0
+        np.testing.assert_array_equal(np.concatenate(found)[in_some], wanted[in_some])
+        positions = np.arange(ranking.num_scored)
+        np.testing.assert_array_equal(counts.scores_at(positions), scores[ranking.order[positions]])
+
+
+def test_keys_ascend_as_scores_do():
+    scores = np.float32([-np.inf, -2, -1e-30, -0.0, 0.0, 1e-30, 3, np.inf, np.nan])
+    assert order_keys(scores, "low")[[0, 7, 8]].tolist() == [2**32 - 1] * 3
+    for easy in ("low", "high"):
+        keys = order_keys(scores[1:7], easy)
+        assert (np.diff(keys.astype(np.int64)) >= 0).all() == (easy == "low")
+        np.testing.assert_array_equal(scores_of_keys(keys, easy), scores[1:7])
+
+
+def test_buckets_are_those_of_the_definition_whoever_writes_them(tmp_path, scored):
+    options = {"num_buckets": 4, "shard_size": 11, "seed": 3}
+    index = bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "one", **options)
+    scores = np.array(load_scored(tmp_path / "scores")["caption_length"])
+    ranking = rank_scores(scores)
+    for number, (start, stop) in enumerate(cut_buckets(ranking, 4).slices()):
+        rows = np.sort(ranking.order[start:stop])  # as they come, front to back
+        expected = np.empty(len(rows), object)
+        expected[permute(np.arange(len(rows)), len(rows), mix64(3, number))] = [scored[row]["key"] for row in rows]
+        assert keys_of(tmp_path / "one", number) == expected.tolist()
+    assert [shard.rows for bucket in index.buckets for shard in bucket.shards] == [10] * 12
+    bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "two", workers=2, **options)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert verify_bucketed(tmp_path / "one").digest == index.digest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crawl", "one", "scores", "two"]
+    # the same rows as a data set give the same shards
+    data = load_scored(tmp_path / "scores")
+    same = save_bucketed(data, tmp_path / "three", 4, score_column="caption_length", shard_size=11, seed=3)
+    assert (same.sizes, same.thresholds, same.quantiles) == (index.sizes, index.thresholds, index.quantiles)
+    assert [keys_of(tmp_path / "three", number) for number in range(4)] == [
+        keys_of(tmp_path / "one", number) for number in range(4)
+    ]
+
+
+def test_archives_and_parquet_hold_the_same_rows_in_the_same_order(tmp_path, scored):
+    streams = []
+    for format, source in (("parquet", "crawl"), ("webdataset", "crawl"), ("parquet", "other")):
+        if source == "other":
+            crawl(tmp_path / "other", write=write_parquet, ending="parquet")
+            score_shards(tmp_path / "other", CaptionLength(), tmp_path / "scores2", keep=["uid"])
+        scores = tmp_path / ("scores2" if source == "other" else "scores")
+        path = tmp_path / f"{format}-{source}"
+        bucket_shards(tmp_path / source, scores, path, 3, "value", format=format, keep=["image", "caption", "uid"])
+        streams.append(list(BucketedStream(path, Phases(3, cut="value"), global_batch_size=8, decode=False)))
+    for stream in streams:
+        for row in stream:
+            row["image"] = row["image"]["bytes"]
+    assert streams[0] == streams[2]
+    assert streams[0] == [{name: row[name] for name in streams[0][0]} for row in streams[1]]
+    known = {row["key"]: row for row in scored}
+    for row in streams[0]:
+        assert {name: known[row["key"]][name] for name in ("caption", "uid", "image")}.items() <= row.items()
+
+
+def test_pairs_are_chosen_by_datacomp_s_uids(tmp_path, scored):
+    chosen = [scored[number]["uid"] for number in range(0, 120, 7)]
+    uids = np.array([(int(uid[:16], 16), int(uid[16:], 16)) for uid in chosen], np.dtype("u8,u8"))
+    np.save(tmp_path / "uids.npy", np.sort(uids))
+    index = bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 2, uids=tmp_path / "uids.npy")
+    assert index.num_rows == len(chosen)
+    stream = BucketedStream(tmp_path / "out", IID(), columns=["uid"])
+    assert {row["uid"] for row in stream} == set(chosen)
+    np.save(tmp_path / "bad.npy", np.zeros(3))
+    with pytest.raises(ValueError, match="uids are pairs of uint64"):
+        bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "x", 2, uids=tmp_path / "bad.npy")
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "without")
+    with pytest.raises(ValueError, match=r"score with keep=\['uid'\]"):
+        bucket_shards(tmp_path / "crawl", tmp_path / "without", tmp_path / "x", 2, uids=tmp_path / "uids.npy")
+
+
+def test_a_killed_run_goes_on_and_leaves_nothing(tmp_path, scored, monkeypatch):
+    args = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 4)
+    write, done = bucketing.Bucketing._write_shard, []
+
+    def dying(self, number):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(number)
+        write(self, number)
+
+    monkeypatch.setattr(bucketing.Bucketing, "_write_shard", dying)
+    with pytest.raises(KeyboardInterrupt):
+        bucket_shards(*args)
+    assert (tmp_path / ".out.unfinished/pieces").is_dir()
+    read = []
+    monkeypatch.setattr(bucketing.Bucketing, "_write_piece", lambda self, piece: read.append(piece))
+    monkeypatch.setattr(
+        bucketing.Bucketing, "_write_shard", lambda self, number: (done.append(number), write(self, number))
+    )
+    bucket_shards(*args)
+    assert (read, done) == ([], [0, 1, 2, 3])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crawl", "out", "scores"]
+    monkeypatch.undo()
+    bucket_shards(*args[:2], tmp_path / "whole", 4)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_unfinished_work_of_other_settings_is_not_gone_on_with(tmp_path, scored, monkeypatch):
+    def stopping(self, number):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bucketing.Bucketing, "_write_shard", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 4)
+    monkeypatch.undo()
+    index = bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 3, seed=1)
+    assert (len(index.buckets), index.seed) == (3, 1)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 4)
+    assert (
+        len(bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 4, overwrite=True).buckets) == 4
+    )
+
+
+def test_shards_that_are_not_those_that_were_scored(tmp_path, scored):
+    def bucket(**options):
+        options = {"source": tmp_path / "crawl", "scores": tmp_path / "scores", "path": tmp_path / "out", **options}
+        bucket_shards(**{"num_buckets": 2, **options})
+
+    write_tar(tmp_path / "crawl/00004.tar", pairs(4, 3))
+    with pytest.raises(ValueError, match=r"00004\.tar is not scored"):
+        bucket()
+    (tmp_path / "crawl/00004.tar").unlink()
+    with pytest.raises(ValueError, match=r"holds scores of 00003\.tar, which is not among the 3 shards"):
+        bucket(source=str(tmp_path / "crawl/{00000..00002}.tar"))
+    score_file(tmp_path / "scores", "00001.tar").rename(tmp_path / "kept")
+    with pytest.raises(ValueError, match="is not complete: 1 of 4"):
+        bucket()
+    (tmp_path / "kept").rename(score_file(tmp_path / "scores", "00001.tar"))
+    for mistake, match in (
+        ({"score_column": "clip"}, "`score_column` is 'clip'"),
+        ({"num_buckets": 200}, r"120 pairs.*cannot fill 200 buckets"),
+        ({"workers": 0}, "at least 1 of each"),
+        ({"keep": ["sha256"]}, "`sha256` is not in the data"),
+        ({"cut": "value", "thresholds": [9], "easy": "low", "num_buckets": 3}, "1 thresholds were given"),
+        ({"cut": "value", "thresholds": [9, 4], "num_buckets": 3}, "do not run from easy to hard"),
+        ({"format": "csv"}, "`format` is 'csv'"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            bucket(**mistake)
+    rows = pairs(2, 30)
+    rows[3]["caption"] = "now another text"
+    write_tar(tmp_path / "crawl/00002.tar", rows)
+    with pytest.raises(ValueError, match=r"00002\.tar was changed after it was scored"):
+        bucket()
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_without_a_score(tmp_path):
+    rows = pairs(0, 20)
+    for row in rows[::5]:
+        row["caption"] = ""
+    write_tar(tmp_path / "crawl/0.tar", rows)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "scores")
+    args = (tmp_path / "crawl", tmp_path / "scores")
+    assert bucket_shards(*args, tmp_path / "last", 2).sizes == (10, 10)
+    assert bucket_shards(*args, tmp_path / "drop", 2, unscored="drop").sizes == (8, 8)
+    assert {row["key"] for row in rows[::5]} <= set(keys_of(tmp_path / "last", 1))
+    with pytest.raises(ValueError, match=r"4 of 20 pairs have no `caption_length`"):
+        bucket_shards(*args, tmp_path / "error", 2, unscored="error")
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 5000])
+def test_every_row_has_one_place(size):
+    layout = bucketing.Layout((size, 3), (min(size, 7), 2), seed=5)
+    shards, places = layout.places(0, np.arange(size))
+    assert sorted(zip(shards.tolist(), places.tolist(), strict=True)) == [
+        (shard, place) for shard in range(min(size, 7)) for place in range(layout.rows(shard))
+    ]
+
+
+def _score_and_bucket(folder: str, patience: float) -> None:
+    """What a process that may be killed does."""
+    here = Path(folder)
+    os.environ["HF_DATASETS_CACHE"] = str(here / "cache")
+    score_shards(here / "crawl", CaptionLength(), here / "scores", lease=patience)
+    with suppress(FileExistsError):  # another process was done before this one began
+        bucket_shards(here / "crawl", here / "scores", here / "out", 3, shard_size=40)
+
+
+@pytest.mark.stress
+def test_300_kills_over_scoring_and_bucketing_lose_nothing(tmp_path):
+    rng = random.Random(0)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hf_curriculum.scoring.shards", "hf_curriculum.streaming.save_shards"])
+    rows = crawl(tmp_path / "whole/crawl", 24, 100)
+    _score_and_bucket(str(tmp_path / "whole"), 5)
+    kills, runs = 0, 0
+    while kills < 300:
+        here = tmp_path / f"run{runs}"
+        runs += 1
+        here.mkdir()
+        os.symlink(tmp_path / "whole/crawl", here / "crawl")
+        workers = []
+        while not (here / "out").exists():
+            while len(workers) < 4:
+                workers.append(context.Process(target=_score_and_bucket, args=(str(here), 2)))
+                workers[-1].start()
+            time.sleep(rng.uniform(0.1, 0.8))
+            victim = workers.pop(rng.randrange(len(workers)))
+            if victim.is_alive():
+                os.kill(victim.pid, signal.SIGKILL)
+                kills += 1
+            victim.join()
+        for worker in workers:
+            worker.join()
+        for name in ("scores", "out"):
+            assert contents(here / name).items() >= contents(tmp_path / "whole" / name).items(), name
+        assert len(rows) == sum(1 for _ in BucketedStream(here / "out", IID(), columns=["key"]))
+        assert sorted(path.name for path in here.iterdir()) == ["cache", "crawl", "out", "scores"]
+        shutil.rmtree(here)
+    print(f"{kills} kills in {runs} runs: all the same")
