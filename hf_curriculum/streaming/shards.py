@@ -22,6 +22,7 @@ from datasets.table import embed_table_storage
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.config import parse_json, reading
 from hf_curriculum.data.readers.outside_files import files_in, holds_files, validate_files
+from hf_curriculum.data.readers.shards import archive_members
 from hf_curriculum.streaming.index import REMEDY
 
 TEXT, JSON = "txt", "json"
@@ -153,10 +154,8 @@ class TarShard:
 def _layout(file: str, changed: int) -> tuple[tuple[tuple[str, int, int], ...], ...]:
     """(name, first byte, size) of each example's files; `changed` makes a file that was written again another one."""
     rows: dict[str, list[tuple[str, int, int]]] = {}
-    with tarfile.open(file, "r:") as archive:
-        for member in archive:
-            rows.setdefault(member.name.partition(".")[0], []).append((member.name, member.offset_data, member.size))
-            archive.members = []  # it keeps every header it has seen
+    for name, offset, size in archive_members(Path(file)):
+        rows.setdefault(name.partition(".")[0], []).append((name, offset, size))
     return tuple(map(tuple, rows.values()))
 
 

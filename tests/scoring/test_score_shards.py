@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
+import tarfile
 import time
 
 import numpy as np
@@ -344,3 +346,26 @@ def test_who_works_on_what(tmp_path, monkeypatch, caplog):
     assert f"00001.tar: process {os.getpid()} on" in told[1].describe()
     assert told[2].seconds_left is not None
     assert "are left" in told[2].describe()
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_archives_with_other_headers_are_read_as_tarfile_reads_them(tmp_path, format):
+    names = ["plain.txt", "folder/", "deep/" * 12 + "in.txt", "n" * 90 + ".txt", "ö.txt", "link.txt", "last.txt"]
+    names.insert(3, "too-long-" * 12 + ".txt") if format != tarfile.USTAR_FORMAT else None
+    with tarfile.open(tmp_path / "a.tar", "w", format=format) as archive:
+        for name in names:
+            member = tarfile.TarInfo(name.rstrip("/"))
+            member.type = tarfile.DIRTYPE if name == "folder/" else tarfile.REGTYPE
+            if name == "link.txt":
+                member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            content = b"" if member.type != tarfile.REGTYPE else name.encode() * 20
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        expected = [(member.name, member.offset_data, member.size) for member in archive if member.isfile()]
+    assert list(readers.archive_members(tmp_path / "a.tar")) == expected
+    content = bytearray((tmp_path / "a.tar").read_bytes())
+    content[3] ^= 1
+    (tmp_path / "b.tar").write_bytes(content)
+    with pytest.raises(tarfile.ReadError):
+        list(readers.archive_members(tmp_path / "b.tar"))

@@ -220,6 +220,44 @@ def _stamp(info: Mapping[str, Any]) -> str:
     return f"{info.get('size')} {next((mark for mark in marks if mark), '')}"
 
 
+def archive_members(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, first byte and size of each file in an archive, front to back; a `tarfile.ReadError` where it is damaged.
+
+    Plain headers are read here, a tenth of the time that `tarfile` takes; it reads archives that have others.
+    """
+    length, block, at, count = path.stat().st_size, tarfile.BLOCKSIZE, 0, 0
+    with path.open("rb") as archive:
+        archive.seek(-min(block, length), os.SEEK_END)
+        if archive.read().strip(b"\0"):  # cut between two files it would seem whole
+            raise tarfile.ReadError("it does not end as an archive does")
+        while True:
+            archive.seek(at)
+            header = archive.read(block)
+            if len(header) < block or not header[0]:
+                return
+            octal, kind = header[124:136].strip(b" \0"), header[156:157]
+            if kind not in (b"0", b"\0", b"5") or not octal.isdigit():
+                break
+            size = int(octal, 8) if kind != b"5" else 0
+            if sum(header) - sum(header[148:156]) + 256 != int(header[148:156].strip(b" \0") or b"0", 8):
+                raise tarfile.ReadError(f"the header at byte {at:,} is damaged")
+            name, prefix = (field.partition(b"\0")[0] for field in (header[:100], header[345:500]))
+            name = prefix + b"/" + name if prefix and header[257:263] == b"ustar\0" else name
+            if at + block + size > length:
+                raise tarfile.ReadError(f"{name.decode('utf-8', 'replace')} is cut short")
+            if kind != b"5":
+                yield name.decode("utf-8", "surrogateescape"), at + block, size
+                count += 1
+            at += block + -(-size // block) * block
+    with tarfile.open(path, "r:") as others:
+        for member in others:
+            others.members = []  # it keeps every header it has seen
+            if member.isfile():
+                count -= 1
+                if count < 0:
+                    yield member.name, member.offset_data, member.size
+
+
 class DamagedShardError(ValueError):
     """A shard that cannot be read to its end."""
 
@@ -298,26 +336,18 @@ class ShardReader:
         """The samples of an archive: neighbouring files whose names differ behind their first dot alone."""
         key, sample, done = None, {}, 0
         try:
-            with self.path.open("rb") as file:
-                file.seek(-min(tarfile.BLOCKSIZE, self.path.stat().st_size), os.SEEK_END)
-                if file.read().strip(b"\0"):  # cut between two files it would seem whole
-                    raise tarfile.ReadError("it does not end as an archive does")
-            with tarfile.open(self.path, "r:") as archive:
-                for member in archive:
-                    archive.members = []  # it keeps every header it has seen
-                    if not member.isfile():
-                        continue
-                    folder, _, name = member.name.rpartition("/")
+            with self.path.open("rb") as archive:
+                for member, offset, size in archive_members(self.path):
+                    folder, slash, name = member.rpartition("/")
                     stem, _, ending = name.partition(".")
-                    stem, ending = f"{folder}/{stem}" if folder else stem, f".{ending.lower()}"
+                    stem, ending = folder + slash + stem, f".{ending.lower()}"
                     if key is not None and stem != key:
                         yield self._sample(key, sample)
                         sample, done = {}, done + 1
                     key = stem
                     if ending in (".txt", ".json") or (ending in _IMAGES and images):
-                        sample[ending] = archive.extractfile(member).read()
-                        if len(sample[ending]) != member.size:
-                            raise tarfile.ReadError(f"{member.name} is cut short")
+                        archive.seek(offset)
+                        sample[ending] = archive.read(size)
         except (tarfile.ReadError, EOFError) as error:
             raise ValueError(f"{self.path} cannot be read behind sample {done:,} ({error}). {_REMEDY}") from error
         if key is not None:
