@@ -203,6 +203,18 @@ def digest(*content: str | bytes | memoryview | np.ndarray | Path, size: int = 8
     return state.hexdigest()
 
 
+def file_digest(*files: Path) -> str:
+    """XXH3 (128 bits) of what files hold, in hexadecimal digits: it finds damage, and is as fast as a disk."""
+    from xxhash import xxh3_128
+
+    state = xxh3_128()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                state.update(block)
+    return state.hexdigest()
+
+
 def special_file(path: str | Path) -> str | None:
     """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end."""
     try:

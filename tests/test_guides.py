@@ -13,6 +13,7 @@ import curriculum_cases
 import numpy as np
 import pages as PAGES
 import pytest
+from crawl import crawl
 from huggingface_hub import HfApi
 
 from hf_curriculum import make_scenes
@@ -47,8 +48,9 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def desk(photos, tmp_path, monkeypatch):
-    """A folder of one's own to work in, with `photos/` in it, no accelerator, and a Hub that only takes notes."""
+    """A folder of one's own to work in, with `photos/` and a crawl in it, no accelerator, and a Hub that only takes notes."""
     (tmp_path / "photos").symlink_to(photos)
+    crawl(tmp_path / "cc12m", 4, 50)
     (tmp_path / "dataset_photos.json").symlink_to(photos.parent / "dataset_photos.json")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
@@ -71,7 +73,7 @@ def desk(photos, tmp_path, monkeypatch):
 
 def test_there_is_a_guide_for_every_task():
     assert {path.stem for path in GUIDES if path.parent.name == "guides"} == {
-        "README", "align_images_and_nouns", "any_trainer", "captioner_on_regions",
+        "README", "a_billion_pairs", "align_images_and_nouns", "any_trainer", "captioner_on_regions",
         "choose_while_training", "compare", "detect_from_captions", "hand_over_the_order",
         "read_the_report", "synthetic_to_real",
         "reproduce_the_papers", "sampler", "scale", "score_my_data", "train_with_a_curriculum", "vision_language",

@@ -24,9 +24,9 @@ from datasets import Features
 from tqdm.auto import tqdm
 
 from hf_curriculum.claims import Claims
-from hf_curriculum.config import read_json, reading, write_atomically
+from hf_curriculum.config import file_digest, read_json, reading, write_atomically
 from hf_curriculum.rng import mix64, permute
-from hf_curriculum.streaming.index import Shard, ShardFormat, file_digest
+from hf_curriculum.streaming.index import Shard, ShardFormat
 from hf_curriculum.streaming.shards import write_parquet, write_tar
 
 ENDINGS: dict[str, str] = {"parquet": "parquet", "webdataset": "tar"}

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Features
 
-from hf_curriculum.config import digest, read_json, reading
+from hf_curriculum.config import digest, file_digest, read_json, reading
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy
@@ -34,7 +34,7 @@ class Shard:
         file: its path, from the data set's folder.
         rows: examples in it.
         bytes: its size.
-        digest: BLAKE2b of its content, 16 bytes as hexadecimal digits.
+        digest: XXH3 of its content, 128 bits as hexadecimal digits.
     """
 
     file: str
@@ -207,8 +207,3 @@ def verify_bucketed(path: str | Path) -> BucketIndex:
                     f"{found}, not {shard.digest}). {REMEDY}"
                 )
     return index
-
-
-def file_digest(file: Path) -> str:
-    """BLAKE2b of a file, read a megabyte at a time."""
-    return digest(file, size=16)

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from datasets import Features, Image
 
 from hf_curriculum.columns import IMAGE, require_columns
-from hf_curriculum.config import reading
+from hf_curriculum.config import file_digest, reading
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.ranking import Easy
 from hf_curriculum.provenance import read_feature_provenance
-from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket, file_digest, quantile_positions
+from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket, quantile_positions
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import xxhash
 from datasets import Dataset
 
 from hf_curriculum import IID, BucketedStream, Phases, save_bucketed
+from hf_curriculum.config import file_digest
 from hf_curriculum.streaming.dataset import StreamExamples
-from hf_curriculum.streaming.index import BucketIndex, StoredBucket, file_digest
+from hf_curriculum.streaming.index import BucketIndex, StoredBucket
 from hf_curriculum.streaming.plan import BucketScores, RowsInOrder, plan_buckets
 from hf_curriculum.streaming.reader import WorkerSamples
 from hf_curriculum.streaming.shards import ParquetShard, TarShard
@@ -135,4 +136,4 @@ def test_a_resumed_stream_is_not_given_to_a_trainer(buckets):
 def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path):
     content = bytes(3 << 20)
     (tmp_path / "file").write_bytes(content)
-    assert file_digest(tmp_path / "file") == hashlib.blake2b(content, digest_size=16).hexdigest()
+    assert file_digest(tmp_path / "file") == xxhash.xxh3_128_hexdigest(content)

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from datasets import Features, Image, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
-from hf_curriculum.config import digest, parse_json, reading
+from hf_curriculum.config import digest, file_digest, parse_json, reading
 from hf_curriculum.data.readers.img2dataset import STATS
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -278,11 +278,11 @@ class ShardReader:
 
     @cached_property
     def digest(self) -> str:
-        """BLAKE2b of the content, 16 bytes in hexadecimal digits."""
+        """`file_digest` of the content; of a folder, of its files and their names."""
         if self.kind != "files":
-            return digest(self.path, size=16)
+            return file_digest(self.path)
         files = sorted(file for file in self.path.iterdir() if file.is_file())
-        return digest(*(part for file in files for part in (f"{file.name}\0", file)), size=16)
+        return digest(*(f"{file.name} {file_digest(file)}\n" for file in files), size=16)
 
     def batches(self, wanted: Sequence[str], size: int) -> Iterator[dict[str, list[Any]]]:
         """Column → values of at most `size` pairs at a time, `key` always; images as `{"bytes", "path"}`.
