@@ -48,7 +48,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def desk(photos, tmp_path, monkeypatch):
-    """A folder of one's own to work in, with `photos/` and a crawl in it, no accelerator, and a Hub that only takes notes."""
+    """A folder of one's own, with `photos/` and a crawl in it, no accelerator, and a Hub that only takes notes."""
     (tmp_path / "photos").symlink_to(photos)
     crawl(tmp_path / "cc12m", 4, 50)
     (tmp_path / "dataset_photos.json").symlink_to(photos.parent / "dataset_photos.json")

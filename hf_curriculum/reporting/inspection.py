@@ -31,6 +31,7 @@ from hf_curriculum.reporting.figures.distribution import (
 )
 from hf_curriculum.reporting.html import file_stem
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery, Report
+from hf_curriculum.scored_shards import KEY, SHARD
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.registry import scorer_from
 
@@ -299,13 +300,14 @@ def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
 
 
 def scored_captions(dataset: Dataset, column: str, rows: Sequence[int]) -> list[tuple[int, str | None]]:
-    """The row and the caption that each of these rows has its score from, or the row's conversation."""
+    """The row and the caption that each of these rows has its score from, or its conversation, or its shard and key."""
     rows = [int(row) for row in rows]
     if CAPTION not in dataset.column_names and MESSAGES in dataset.column_names:
         cells = with_stored(dataset.with_format(None), MESSAGES).select(rows)[MESSAGES]
         return [(row, transcript(cell)) for row, cell in zip(rows, cells, strict=True)]
     if CAPTION not in dataset.column_names:
-        return [(row, None) for row in rows]
+        names = [read_column(dataset, name) for name in (SHARD, KEY) if name in dataset.column_names]
+        return [(row, " ".join(str(values[row].as_py()) for values in names) or None) for row in rows]
     captions, made = read_column(dataset, CAPTION), read_provenance(dataset).get(column)
     if made is None or made.per_image is None or IMAGE_ID not in dataset.column_names:
         return [(row, captions[row].as_py()) for row in rows]

@@ -30,8 +30,11 @@ class Crawl:
     captions: int = field(default=100_000, metadata={"help": "Captions of the easiest that the tokenizer is made of."})
 
 
+PARSER = HfArgumentParser((Crawl, CurriculumTrainingArguments))
+
+
 def main() -> None:
-    crawl, args = HfArgumentParser((Crawl, CurriculumTrainingArguments)).parse_args_into_dataclasses()
+    crawl, args = PARSER.parse_args_into_dataclasses()
     set_seed(args.seed)
     stream = BucketedStream(crawl.train_dataset, columns=["caption"])
     captions = [row["caption"] for row in islice(stream, crawl.captions) if row["caption"]]
