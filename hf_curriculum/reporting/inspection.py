@@ -300,7 +300,7 @@ def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
 
 
 def scored_captions(dataset: Dataset, column: str, rows: Sequence[int]) -> list[tuple[int, str | None]]:
-    """The row and the caption that each of these rows has its score from, or its conversation, or its shard and key."""
+    """The row and the caption that each of these rows has its score from, or conversation, or shard and key."""
     rows = [int(row) for row in rows]
     if CAPTION not in dataset.column_names and MESSAGES in dataset.column_names:
         cells = with_stored(dataset.with_format(None), MESSAGES).select(rows)[MESSAGES]
