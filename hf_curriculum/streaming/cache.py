@@ -183,8 +183,9 @@ class ReadAhead:
         """What `reader` makes of the file of a shard that is needed now."""
         self._asked.discard(shard.file)
         while True:
-            with suppress(FileNotFoundError):  # another process has removed it from the cache since
-                return reader(self._cache.fetch(shard))
+            file = self._cache.fetch(shard)
+            with suppress(FileNotFoundError):  # another process has removed it since
+                return reader(file)
 
     def begin(self, order: PassOrder, number: int, offset: int) -> None:
         """A reader begins with a partition of a pass, at an offset."""

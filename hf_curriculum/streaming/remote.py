@@ -100,7 +100,7 @@ class RemoteFolder:
             self._attempt(name, copy)
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{self.address}/{name} was there when the stream was made, and is no longer. {_REMEDY}"
+                f"{self.address}/{name} was there when the folder was listed, and is no longer. {_REMEDY}"
             ) from error
 
     def _attempt(self, name: str, work: Callable[[Any, str], T]) -> T:
