@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import datasets
 import numpy as np
+from datasets import Features
 from datasets.utils.py_utils import convert_file_size_to_int
 
 from hf_curriculum.config import lock_file
@@ -179,13 +180,13 @@ class ReadAhead:
         self._started = False
         self.close: Callable[[], object] = weakref.finalize(self, _stop, self._queue, self._asked)
 
-    def open(self, shard: Shard, reader: Callable[[Path], T]) -> T:
-        """What `reader` makes of the file of a shard that is needed now."""
+    def open(self, shard: Shard, kind: Callable[[Path, Features], T], features: Features) -> T:
+        """A shard that is needed now, opened."""
         self._asked.discard(shard.file)
         while True:
             file = self._cache.fetch(shard)
             with suppress(FileNotFoundError):  # another process has removed it since
-                return reader(file)
+                return kind(file, features)
 
     def begin(self, order: PassOrder, number: int, offset: int) -> None:
         """A reader begins with a partition of a pass, at an offset."""

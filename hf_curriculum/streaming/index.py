@@ -143,10 +143,8 @@ class BucketIndex:
         remote = open_remote(path, storage_options)
         file = Path(path) / FILE_NAME if remote is None else f"{remote.address}/{FILE_NAME}"
         sizes = remote.sizes() if remote else None
-        if remote:
-            content = remote.read(FILE_NAME, sizes.get(FILE_NAME))
-        else:
-            content = file.read_bytes() if file.is_file() else None
+        content = file.read_bytes() if remote is None and file.is_file() else None
+        content = remote.read(FILE_NAME, sizes.get(FILE_NAME)) if remote else content
         if content is None:
             raise FileNotFoundError(
                 f"{file} does not exist. It says which shards hold which bucket. `save_bucketed` writes it; a copy of "

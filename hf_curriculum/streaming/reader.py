@@ -63,10 +63,7 @@ class StreamReader:
         """An open shard, with as many rows as the index says."""
         file = self.folder / shard.file
         kind = ParquetShard if self.plan.index.format == "parquet" else TarShard
-        if self.ahead is None:
-            opened = kind(file, self.features)
-        else:
-            opened = self.ahead.open(shard, lambda file: kind(file, self.features))
+        opened = kind(file, self.features) if self.ahead is None else self.ahead.open(shard, kind, self.features)
         if opened.num_rows != shard.rows:
             opened.close()
             raise ValueError(

@@ -23,6 +23,7 @@ class S3Proxy(ThreadingHTTPServer):
     Attributes:
         faults: of successive GETs, again and again; "" for none.
         gets: path → how often it was asked for.
+        page: how many files a list has.
     """
 
     daemon_threads = True
@@ -32,6 +33,7 @@ class S3Proxy(ThreadingHTTPServer):
         self.port = port
         self.faults: tuple[str, ...] = ("",)
         self.gets: Counter[str] = Counter()
+        self.page = 1000
         self.closing = threading.Event()
         self._turn, self._lock = 0, threading.Lock()
 
@@ -65,7 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(403, {}, b"<Error><Code>AccessDenied</Code><Message>not yours</Message></Error>")
             return
         upstream = HTTPConnection("127.0.0.1", self.server.port)
-        upstream.request(self.command, self.path, content, dict(self.headers))
+        path = f"{self.path}&max-keys={self.server.page}" if "list-type" in self.path else self.path
+        upstream.request(self.command, path, content, dict(self.headers))
         answer = upstream.getresponse()
         body = answer.read()
         upstream.close()

@@ -390,6 +390,11 @@ def test_s3_gives_what_the_disk_gives_to_two_processes_of_two_workers_whatever_b
     far = stream("s3://bucket/buckets", cache=tmp_path / "faulty")
     far.load_state_dict(far.state_at(7))
     assert side_by_side(far) == [[batches[rank] for rank in range(2)] for batches in whole[7:]]
+    size = sum(path.stat().st_size for path in kept_in(tmp_path / "faulty").values())
+    with pytest.warns(UserWarning, match="some would be fetched again and again"):
+        far = stream("s3://bucket/buckets", cache=tmp_path / "small", cache_limit=size // 3)
+    assert side_by_side(far) == whole
+    assert sum(path.stat().st_size for path in kept_in(tmp_path / "small").values()) <= size // 3
     proxy.faults = ("403",)
     with pytest.raises(PermissionError, match="s3://bucket/buckets cannot be read: access is denied"):
         stream("s3://bucket/buckets")
@@ -416,16 +421,10 @@ def test_half_a_shard_of_a_killed_process_harms_nobody(folder, proxy, tmp_path, 
 
 @needs_s3
 @pytest.mark.slow
-def test_many_shards_are_listed_by_the_thousand(proxy):
-    import boto3
-
-    client = boto3.client("s3")
-    for number in range(1100):
-        client.put_object(Bucket="bucket", Key=f"many/bucket_0/{number:05d}", Body=b"12")
-    proxy.gets.clear()
-    sizes = remote.RemoteFolder("s3://bucket/many").sizes()
-    assert sizes == {f"bucket_0/{number:05d}": 2 for number in range(1100)}
-    assert proxy.gets == {"/bucket": 2}
+def test_shards_are_listed_by_the_page_and_not_one_by_one(proxy, tmp_path, monkeypatch):
+    monkeypatch.setattr(proxy, "page", 10)
+    assert len(stream("s3://bucket/buckets", cache=tmp_path).plan.shards) == 4
+    assert proxy.gets == {"/bucket": 3, "/bucket/buckets/buckets.json": 1}  # 24 shards and 3 other files
 
 
 @needs_s3
