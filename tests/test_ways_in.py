@@ -192,7 +192,7 @@ LISTED = {
                 "CLIPClassifier.save_pretrained",
             ),
             *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review"),
-            *("StoreWriter", "StudyTable.write", "Plan.export"),
+            *("StoreWriter", "StudyTable.write", "Plan.export", "RemoteFolder.download"),
         ],
         WRITES,
     ),
@@ -200,7 +200,7 @@ LISTED = {
         [
             *("filter_spectrum", "generate_spectrum", "cache_vision_features", "add_scores", "add_scores_sharded"),
             *("add_detections", "push_scored", "checkpoint_from_hub", "Study", "RecipeParser.study", "chosen_of"),
-            *("PartFolder", "StudyRun"),
+            *("PartFolder", "StudyRun", "ShardCache"),
         ],
         OWN,
     ),
@@ -217,6 +217,7 @@ LISTED = {
         "made by `open_regions`",
     ),
     "LabelledFiles": "read by `load_labelled`",
+    "ReadAhead.open": "a shard that `ShardCache` keeps, opened as those of a folder are",
     "ImageToImage": "a pipeline of `diffusers`, which loads it",
 }
 """Ways in that are given nothing, and why."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,9 +19,12 @@ from hf_curriculum.columns import require_columns
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedExample
 from hf_curriculum.planning.curriculum import Curriculum
-from hf_curriculum.streaming.index import BucketIndex
+from hf_curriculum.streaming.index import BucketIndex, open_remote
 from hf_curriculum.streaming.plan import StreamPlan, plan_buckets
 from hf_curriculum.streaming.reader import StreamReader, WorkerSamples
+
+if TYPE_CHECKING:
+    from hf_curriculum.streaming.cache import ShardCache
 
 _VERSION = 1
 
@@ -43,7 +46,7 @@ class BucketedStream(IterableDataset[Any]):
     `remove_unused_columns=False`.
 
     Args:
-        path: the folder.
+        path: the folder, or its address in object storage, like `"s3://bucket/buckets"`: any that `fsspec` opens.
         curriculum: `Phases`, `IID` or a `Filter` over one of them, with pools that are whole buckets; `IID()` if None.
         global_batch_size: * examples per optimizer step, over all processes and accumulated batches, 1 if None; the
             stream is padded to a whole number of steps by further draws, as every plan is.
@@ -60,6 +63,11 @@ class BucketedStream(IterableDataset[Any]):
         decode: whether images are decoded, or stay bytes.
         with_samples: whether to yield `IndexedExample` triples (example, row number, sample position), from which
             its own randomness can be seeded. Row numbers count through the buckets.
+        cache: folder of this machine for the shards of an address, in the cache of `datasets` if None. Each is fetched
+            once for all processes, before it is needed, and compared with its size and digest in the index.
+        cache_limit: bytes of all shards in `cache`, as a number or like `"200GB"`. Beyond it those that were used
+            least recently are removed. None: no limit.
+        storage_options: what `fsspec` passes to the file system of an address, such as credentials.
 
     Attributes:
         plan: what is drawn when; `print(stream.plan.describe())`.
@@ -68,8 +76,13 @@ class BucketedStream(IterableDataset[Any]):
 
     Raises:
         FileNotFoundError: the index or a shard is missing.
+        ImportError: no file system for the address is installed.
+        OSError: an address cannot be read, after several attempts or because access is denied.
         TypeError: the curriculum needs the scores or columns of single examples.
         ValueError: a shard was changed, a pool ends within a bucket, a column does not exist, or numbers do not fit.
+
+    Warns:
+        UserWarning: `cache_limit` is less than what is open and fetched ahead at once.
 
     Example:
         >>> stream = BucketedStream("buckets", Phases(4), global_batch_size=32)
@@ -96,9 +109,23 @@ class BucketedStream(IterableDataset[Any]):
         columns: Sequence[str] | None = None,
         decode: bool = True,
         with_samples: bool = False,
+        cache: str | Path | None = None,
+        cache_limit: int | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.path: Path = Path(path)
-        self.index: BucketIndex = BucketIndex.read(path)
+        remote = open_remote(path, storage_options)
+        self.path: str | Path = Path(path) if remote is None else remote.address
+        self.index: BucketIndex = BucketIndex.read(path, storage_options)
+        self._cache: ShardCache | None = None
+        if remote is not None:
+            from hf_curriculum.streaming.cache import ShardCache
+
+            self._cache = ShardCache(remote, self.index, cache, cache_limit)
+        elif (cache, cache_limit, storage_options) != (None, None, None):
+            raise ValueError(
+                f"{path} is a folder of this machine, and is read in place: cache=, cache_limit= and storage_options= "
+                "would change nothing. Leave them out."
+            )
         self.features = self.index.typed_features()
         if columns is not None:
             reader, remedy = "The stream was asked for it.", "Leave it out of `columns`."
@@ -129,7 +156,10 @@ class BucketedStream(IterableDataset[Any]):
     def _plan(self, given: Mapping[str, Any]) -> StreamPlan:
         defaults = {"curriculum": IID(), "global_batch_size": 1, "seed": 0}
         chosen = {name: defaults.get(name) if value is None else value for name, value in given.items()}
-        return plan_buckets(chosen.pop("curriculum"), self.index, **chosen, **self._options)
+        plan = plan_buckets(chosen.pop("curriculum"), self.index, **chosen, **self._options)
+        if self._cache is not None:
+            self._cache.validate_limit(plan)
+        return plan
 
     def with_plan(self, score_column: str | None = None, **asked: Any) -> BucketedStream:
         """This stream with the plan of a trainer's arguments, which must not contradict its own.
@@ -241,7 +271,10 @@ class BucketedStream(IterableDataset[Any]):
             reader.close()
 
     def _reader(self) -> StreamReader:
-        return StreamReader(self.path, self.plan, self.features, self.decode, self.opened)
+        folder = Path(self.path) if self._cache is None else self._cache.folder
+        reader = StreamReader(folder, self.plan, self.features, self.decode, self.opened)
+        reader.ahead = None if self._cache is None else self._cache.read_ahead(self.plan)
+        return reader
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Row numbers at positions `[start, stop)` of the whole stream, counted through the buckets; reads no shard.

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from datasets import Features
 
-from hf_curriculum.config import digest, file_digest, read_json, reading
+from hf_curriculum.config import digest, file_digest, parse_json, reading
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy
+
+if TYPE_CHECKING:
+    from hf_curriculum.remote import RemoteFolder
 
 FILE_NAME = "buckets.json"
 """The index that `save_bucketed` writes beside the buckets."""
@@ -123,23 +127,31 @@ class BucketIndex:
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, path: str | Path) -> BucketIndex:
+    def read(cls, path: str | Path, storage_options: Mapping[str, Any] | None = None) -> BucketIndex:
         """Reads `buckets.json` of a folder, and checks that its shards exist and have the recorded sizes.
 
         Args:
-            path: the folder.
+            path: the folder, or its address, which is listed once.
+            storage_options: what `fsspec` passes to the file system of an address.
 
         Raises:
             FileNotFoundError: there is no index, or a shard is missing.
+            ImportError: no file system for the address is installed.
+            OSError: an address cannot be read.
             ValueError: the index is of another version or was changed, or a shard has another size or is outside.
         """
-        file = Path(path) / FILE_NAME
-        if not file.is_file():
+        remote = open_remote(path, storage_options)
+        file = Path(path) / FILE_NAME if remote is None else f"{remote.address}/{FILE_NAME}"
+        sizes = remote.sizes() if remote else None
+        content = file.read_bytes() if remote is None and file.is_file() else None
+        content = remote.read(FILE_NAME, sizes.get(FILE_NAME)) if remote else content
+        if content is None:
             raise FileNotFoundError(
                 f"{file} does not exist. It says which shards hold which bucket. `save_bucketed` writes it; a copy of "
                 "the folder, or `snapshot_download` of its repository, has to hold it."
             )
-        content = read_json(file, REMEDY)
+        with reading(file, REMEDY):
+            content = parse_json(content)
         if not isinstance(content, dict) or content.pop("format_version", None) != _FORMAT:
             raise ValueError(f"{file} is not an index of buckets in version {_FORMAT}. Run `save_bucketed` again.")
         recorded = content.pop("digest", None)
@@ -159,19 +171,29 @@ class BucketIndex:
         shards = [shard for bucket in index.buckets for shard in bucket.shards]
         validate_inside([str(Path(path, shard.file).absolute()) for shard in shards], [path], file)
         for shard in shards:
-            _validate_size(Path(path), shard)
+            at = Path(path, shard.file)
+            size = (at.stat().st_size if at.is_file() else -1) if sizes is None else sizes.get(shard.file, -1)
+            _validate_size(at if remote is None else f"{remote.address}/{shard.file}", shard, size)
         return index
 
 
-def _validate_size(folder: Path, shard: Shard) -> None:
-    file = folder / shard.file
-    if not file.is_file():
+def open_remote(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> RemoteFolder | None:
+    """The `RemoteFolder` at an address; None for a folder of this machine, which has no options."""
+    if "://" not in str(path):
+        return None
+    from hf_curriculum.remote import RemoteFolder
+
+    return RemoteFolder(str(path), storage_options)
+
+
+def _validate_size(file: str | Path, shard: Shard, size: int | None) -> None:
+    """`size` is -1 where there is no such file, and None where a server does not tell."""
+    if size == -1:
         raise FileNotFoundError(
             f"{file} does not exist, but {FILE_NAME} counts {shard.rows:,} examples in it. Copy the whole folder, or "
             "run `save_bucketed` again."
         )
-    size = file.stat().st_size
-    if size != shard.bytes:
+    if size not in (shard.bytes, None):
         raise ValueError(
             f"{file} has {size:,} bytes, but {FILE_NAME} says {shard.bytes:,}: it was changed or truncated after "
             f"`save_bucketed` wrote it, and positions in the stream would point at other rows. {REMEDY}"
@@ -184,26 +206,31 @@ def quantile_positions(start: int, stop: int) -> np.ndarray:
     return start + np.arange(count) * (stop - start - 1) // (max(2, count) - 1)
 
 
-def verify_bucketed(path: str | Path) -> BucketIndex:
+def verify_bucketed(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> BucketIndex:
     """Reads every shard and compares its content with the index: for a copy that came over a network.
 
     Args:
-        path: the folder that `save_bucketed` wrote.
+        path: the folder that `save_bucketed` wrote, or its address, from which each shard is fetched in turn.
+        storage_options: what `fsspec` passes to the file system of an address.
 
     Returns:
         The index.
 
     Raises:
         FileNotFoundError: the index or a shard is missing.
+        ImportError: no file system for the address is installed.
+        OSError: an address cannot be read.
         ValueError: a shard is not what was written.
     """
-    index = BucketIndex.read(path)
-    for bucket in index.buckets:
-        for shard in bucket.shards:
-            found = file_digest(Path(path) / shard.file)
-            if found != shard.digest:
-                raise ValueError(
-                    f"{Path(path) / shard.file} has the size that {FILE_NAME} says, but another content (digest "
-                    f"{found}, not {shard.digest}). {REMEDY}"
-                )
+    index, remote = BucketIndex.read(path, storage_options), open_remote(path, storage_options)
+    for shard in (shard for bucket in index.buckets for shard in bucket.shards):
+        if remote is not None:
+            remote.verify(shard.file, shard.bytes, shard.digest)
+            continue
+        found = file_digest(Path(path) / shard.file)
+        if found != shard.digest:
+            raise ValueError(
+                f"{Path(path) / shard.file} has the size that {FILE_NAME} says, but another content (digest "
+                f"{found}, not {shard.digest}). {REMEDY}"
+            )
     return index

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from datasets import Features
@@ -18,9 +18,14 @@ from hf_curriculum.streaming.index import REMEDY, Shard
 from hf_curriculum.streaming.plan import PassOrder, StreamPlan
 from hf_curriculum.streaming.shards import ParquetShard, TarShard
 
+if TYPE_CHECKING:
+    from hf_curriculum.streaming.cache import ReadAhead
+
 
 class StreamReader:
     """Reads examples by sample position, fastest in ascending order; `opened` counts how often each shard was."""
+
+    ahead: ReadAhead | None = None  # gives the shards of a remote folder
 
     def __init__(self, folder: Path, plan: StreamPlan, features: Features, decode: bool, opened: Counter[str]) -> None:
         self.folder = folder
@@ -38,12 +43,14 @@ class StreamReader:
         while len(samples):
             order = self._pass
             if order is None or not order.start <= samples[0] < order.stop:
-                self.close()
+                self._close_partitions()
                 order = self._pass = self.plan.pass_at(int(samples[0]))
             inside, samples = np.split(samples, [np.searchsorted(samples, order.stop)])
             numbers, offsets = order.locate(inside)
             for number in set(numbers.tolist()) - set(self._partitions):
                 self._partitions[number] = PartitionReader(self, order, number)
+                if self.ahead is not None:
+                    self.ahead.begin(order, number, int(offsets[numbers == number][0]))
             readers = [self._partitions[number] for number in numbers.tolist()]
             yield zip(inside.tolist(), readers, offsets.tolist(), strict=True)
 
@@ -55,7 +62,8 @@ class StreamReader:
     def open(self, shard: Shard) -> ParquetShard | TarShard:
         """An open shard, with as many rows as the index says."""
         file = self.folder / shard.file
-        opened = (ParquetShard if self.plan.index.format == "parquet" else TarShard)(file, self.features)
+        kind = ParquetShard if self.plan.index.format == "parquet" else TarShard
+        opened = kind(file, self.features) if self.ahead is None else self.ahead.open(shard, kind, self.features)
         if opened.num_rows != shard.rows:
             opened.close()
             raise ValueError(
@@ -66,7 +74,12 @@ class StreamReader:
         return opened
 
     def close(self) -> None:
-        """Closes every shard."""
+        """Closes every shard; none is fetched any more."""
+        self._close_partitions()
+        if self.ahead is not None:
+            self.ahead.close()
+
+    def _close_partitions(self) -> None:
         for partition in self._partitions.values():
             partition.close()
         self._pass, self._partitions = None, {}
@@ -119,6 +132,8 @@ class PartitionReader:
                 opened.close()
             opened = self.stream.open(self.stream.plan.shards[self.order.buckets[bucket]][number])
             self._open[bucket] = number, opened
+            if self.stream.ahead is not None:
+                self.stream.ahead.opened(self.order, self.number, bucket, number)
         return opened
 
     def close(self) -> None:

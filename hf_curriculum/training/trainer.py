@@ -99,9 +99,9 @@ class CurriculumTrainer(HubMixin, Trainer):
     Args:
         model, and all that is not named here: as in `Trainer`.
         args: a `CurriculumTrainingArguments`; None: its defaults. Stock arguments are copied, without a curriculum.
-        train_dataset: may also be the folder that `save_bucketed` wrote, or a `BucketedStream` of it: data of any size
-            is then read from its shards. Without a curriculum, a score and weights also what the other trainer takes
-            and no plan can order (iterable data, a dictionary of data sets): its own loader then reads it.
+        train_dataset: may also be the folder that `save_bucketed` wrote, its address (`"s3://..."`) or a
+            `BucketedStream`: data of any size is read from its shards. Without a curriculum, a score and weights also
+            what the other trainer takes and no plan can order (iterable data, a dictionary): its own loader reads it.
         scores: one score per training row, shape (n,), an array or a tensor, in place of `args.score_column`: for data
             sets without named columns.
         **kwargs: what another trainer takes beside these, see `with_curriculum`.

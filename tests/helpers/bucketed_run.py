@@ -1,4 +1,4 @@
-"""A run on buckets, in process or launched: `torchrun bucketed_run.py FOLDER OUT [--kill_at STEP]`."""
+"""A run on buckets, in process or launched: `torchrun bucketed_run.py FOLDER OUT [--kill_at STEP] [--cache ROOT]`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import TrainerCallback
 
-from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, Phases
+from hf_curriculum import BucketedStream, CurriculumTrainer, CurriculumTrainingArguments, Phases, remote
 
 SIZE, WIDTH = 51, 4
 
@@ -103,8 +103,12 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("out", type=Path)
     parser.add_argument("--kill_at", type=int)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--cache", help="where shards of an address are kept")
     given = parser.parse_args()
-    trainer = make_trainer(given.folder, given.out)
+    remote.BACKOFF = 0.01
+    data = BucketedStream(given.folder, cache=given.cache) if given.cache else given.folder
+    trainer = make_trainer(data, given.out, dataloader_num_workers=given.workers)
     if given.kill_at:
         trainer.add_callback(Kill(given.kill_at))
     trainer.train(resume_from_checkpoint=(given.out / "checkpoint-8").exists())

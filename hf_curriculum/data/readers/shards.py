@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import posixpath
-import random
 import re
 import tarfile
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +23,9 @@ from datasets import Features, Image, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import digest, file_digest, parse_json, reading
+from hf_curriculum.data.readers.archives import archive_members
 from hf_curriculum.data.readers.img2dataset import STATS
+from hf_curriculum.remote import RemoteFolder
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -38,9 +37,6 @@ _KEYS = (KEY, "uid", "__key__")
 _REMEDY = "Download it again, or leave it out."
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _FIRST = 100  # pairs of an archive whose JSON says which columns there are
-_TRIES = 5
-_WAIT = 1.0
-"""Seconds before a broken connection is tried again; each further time they double."""
 
 
 @dataclass(frozen=True)
@@ -81,28 +77,9 @@ class SourceShard:
             yield Path(path)
             return
         with tempfile.TemporaryDirectory(prefix="hf_curriculum-shard-") as folder:
-            file = Path(folder, posixpath.basename(path))
-            fetch(fs, path, file, self.bytes)
-            yield file
-
-
-def fetch(fs: fsspec.AbstractFileSystem, path: str, file: Path, size: int) -> None:
-    """Copies a remote file; a connection that breaks, and a file that is cut short, are tried again."""
-    for attempt in range(_TRIES):
-        try:
-            fs.get_file(path, str(file))
-            if (found := file.stat().st_size) != size:
-                raise OSError(f"{found:,} of {size:,} bytes came")
-            return
-        except (FileNotFoundError, PermissionError):
-            raise
-        except Exception as error:  # each file system has errors of its own
-            if attempt + 1 == _TRIES:
-                raise OSError(
-                    f"{path} could not be fetched in {_TRIES} tries ({error}). Look at the network."
-                ) from error
-            logger.info("%s: %s; it is tried again.", path, error)
-            time.sleep(_WAIT * 2**attempt * (1 + random.random()))
+            parent, _, name = self.address.rpartition("/")
+            RemoteFolder(parent, dict(self.storage_options)).download(name, self.bytes, None, Path(folder, name))
+            yield Path(folder, name)
 
 
 def _is_local(fs: fsspec.AbstractFileSystem) -> bool:
@@ -218,44 +195,6 @@ def _stamp(info: Mapping[str, Any]) -> str:
     """What a file system says of a file's version."""
     marks = (info.get(name) for name in ("ETag", "etag", "mtime", "LastModified", "last_modified", "mtimeMs"))
     return f"{info.get('size')} {next((mark for mark in marks if mark), '')}"
-
-
-def archive_members(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Name, first byte and size of each file in an archive, front to back; a `tarfile.ReadError` where it is damaged.
-
-    Plain headers are read here, a tenth of the time that `tarfile` takes; it reads archives that have others.
-    """
-    length, block, at, count = path.stat().st_size, tarfile.BLOCKSIZE, 0, 0
-    with path.open("rb") as archive:
-        archive.seek(-min(block, length), os.SEEK_END)
-        if archive.read().strip(b"\0"):  # cut between two files it would seem whole
-            raise tarfile.ReadError("it does not end as an archive does")
-        while True:
-            archive.seek(at)
-            header = archive.read(block)
-            if len(header) < block or not header[0]:
-                return
-            octal, kind = header[124:136].strip(b" \0"), header[156:157]
-            if kind not in (b"0", b"\0", b"5") or not octal.isdigit():
-                break
-            size = int(octal, 8) if kind != b"5" else 0
-            if sum(header) - sum(header[148:156]) + 256 != int(header[148:156].strip(b" \0") or b"0", 8):
-                raise tarfile.ReadError(f"the header at byte {at:,} is damaged")
-            name, prefix = (field.partition(b"\0")[0] for field in (header[:100], header[345:500]))
-            name = prefix + b"/" + name if prefix and header[257:263] == b"ustar\0" else name
-            if at + block + size > length:
-                raise tarfile.ReadError(f"{name.decode('utf-8', 'replace')} is cut short")
-            if kind != b"5":
-                yield name.decode("utf-8", "surrogateescape"), at + block, size
-                count += 1
-            at += block + -(-size // block) * block
-    with tarfile.open(path, "r:") as others:
-        for member in others:
-            others.members = []  # it keeps every header it has seen
-            if member.isfile():
-                count -= 1
-                if count < 0:
-                    yield member.name, member.offset_data, member.size
 
 
 class DamagedShardError(ValueError):

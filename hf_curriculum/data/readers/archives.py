@@ -1,0 +1,46 @@
+"""What is in a tar archive, and where."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def archive_members(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, first byte and size of each file in an archive, front to back; a `tarfile.ReadError` where it is damaged.
+
+    Plain headers are read here, a tenth of the time that `tarfile` takes; it reads archives that have others.
+    """
+    length, block, at, count = path.stat().st_size, tarfile.BLOCKSIZE, 0, 0
+    with path.open("rb") as archive:
+        archive.seek(-min(block, length), os.SEEK_END)
+        if archive.read().strip(b"\0"):  # cut between two files it would seem whole
+            raise tarfile.ReadError("it does not end as an archive does")
+        while True:
+            archive.seek(at)
+            header = archive.read(block)
+            if len(header) < block or not header[0]:
+                return
+            octal, kind = header[124:136].strip(b" \0"), header[156:157]
+            if kind not in (b"0", b"\0", b"5") or not octal.isdigit():
+                break
+            size = int(octal, 8) if kind != b"5" else 0
+            if sum(header) - sum(header[148:156]) + 256 != int(header[148:156].strip(b" \0") or b"0", 8):
+                raise tarfile.ReadError(f"the header at byte {at:,} is damaged")
+            name, prefix = (field.partition(b"\0")[0] for field in (header[:100], header[345:500]))
+            name = prefix + b"/" + name if prefix and header[257:263] == b"ustar\0" else name
+            if at + block + size > length:
+                raise tarfile.ReadError(f"{name.decode('utf-8', 'replace')} is cut short")
+            if kind != b"5":
+                yield name.decode("utf-8", "surrogateescape"), at + block, size
+                count += 1
+            at += block + -(-size // block) * block
+    with tarfile.open(path, "r:") as others:
+        for member in others:
+            others.members = []  # it keeps every header it has seen
+            if member.isfile():
+                count -= 1
+                if count < 0:
+                    yield member.name, member.offset_data, member.size

@@ -1,0 +1,151 @@
+"""A folder in object storage, or at any other address that `fsspec` opens, read completely or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fsspec.core import url_to_fs
+from fsspec.registry import known_implementations
+
+from hf_curriculum.config import file_digest
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+"""How often a request is made before the run ends."""
+BACKOFF = 0.5
+"""Seconds before the second attempt; twice as long before each further one."""
+
+_REMEDY = "Copy it there again, or make it again."
+_kept: list[Any] = []  # file systems: one without references closes its connections, in a forked process too
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class RemoteFolder:
+    """A folder at an address. Each process makes its own file system, because one with connections cannot be forked.
+
+    Args:
+        address: of `fsspec`, such as `"s3://bucket/folder"`.
+        storage_options: what `fsspec` passes to the file system, such as credentials.
+    """
+
+    def __init__(self, address: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.address: str = address.rstrip("/")
+        self.storage_options: dict[str, Any] = dict(storage_options or {})
+        self._opened: tuple[int, Any, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": None}
+
+    def read(self, name: str, size: int | None = None) -> bytes | None:
+        """A file's content, which has `size` bytes if that is known; None if there is no such file."""
+
+        def read(files: Any, root: str) -> bytes:
+            content = files.cat_file(f"{root}/{name}")
+            if size not in (None, len(content)):
+                raise ValueError(f"{self.address}/{name} has {size:,} bytes, but {len(content):,} came. {_REMEDY}")
+            return content
+
+        try:
+            return self._attempt(name, read)
+        except FileNotFoundError:
+            return None
+
+    def sizes(self) -> dict[str, int | None]:
+        """The bytes of every file below the folder by its path from there, None where a server does not tell."""
+        try:
+            found = self._attempt("", lambda files, root: (root, files.find(root, detail=True)))
+        except FileNotFoundError:
+            return {}
+        root, files = found
+        return {name.removeprefix(f"{root}/"): about.get("size") for name, about in files.items()}
+
+    def verify(self, name: str, size: int, checksum: str) -> None:
+        """Reads a file, as `download` does, and keeps nothing of it."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.download(name, size, checksum, Path(folder, "file"))
+
+    def download(self, name: str, size: int, checksum: str | None, target: Path) -> None:
+        """Copies a file, and compares it with its size, and with its `file_digest` where that is known.
+
+        Raises:
+            FileNotFoundError: it is missing.
+            ValueError: it has another size or content, at every attempt.
+            PermissionError: access is denied.
+            ConnectionError: something else failed at every attempt.
+        """
+
+        def copy(files: Any, root: str) -> None:
+            files.get_file(f"{root}/{name}", str(target))
+            came = target.stat().st_size
+            if came != size:
+                raise ValueError(
+                    f"{self.address}/{name} came with {came:,} bytes, and has to have {size:,}, {ATTEMPTS} times: "
+                    f"it was truncated or replaced since it was listed. {_REMEDY}"
+                )
+            found = None if checksum is None else file_digest(target)
+            if found != checksum:
+                raise ValueError(
+                    f"{self.address}/{name} came with the right size, but another content (digest "
+                    f"{found}, not {checksum}), {ATTEMPTS} times. {_REMEDY}"
+                )
+
+        try:
+            self._attempt(name, copy)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{self.address}/{name} was there when the folder was listed, and is no longer. {_REMEDY}"
+            ) from error
+
+    def _attempt(self, name: str, work: Callable[[Any, str], T]) -> T:
+        """What `work` gives for the file system and the folder's path there; made again where the network failed."""
+        where, attempt = f"{self.address}/{name}".rstrip("/"), 0
+        while True:
+            files, root = self._open()
+            attempt += 1
+            try:
+                return work(files, root)
+            except FileNotFoundError:
+                raise
+            except PermissionError as error:
+                raise PermissionError(
+                    f"{where} cannot be read: access is denied ({error}). Look at the credentials, which the file "
+                    "system finds by itself or takes from `storage_options=`, and at what they are allowed to read."
+                ) from error
+            except Exception as error:  # each implementation of fsspec has errors of its own
+                if isinstance(error, OSError) and error.errno in _FULL:
+                    raise OSError(
+                        error.errno, f"There is no space left for {where}. Give `cache_limit=`, or another `cache=`."
+                    ) from error
+                if attempt == ATTEMPTS and isinstance(error, ValueError):
+                    raise
+                if attempt == ATTEMPTS:
+                    raise ConnectionError(
+                        f"{where} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: {error}). Look at "
+                        "the address and the network. A run resumes where it was."
+                    ) from error
+            time.sleep(BACKOFF * 2 ** (attempt - 1))
+
+    def _open(self) -> tuple[Any, str]:
+        """The file system in this process, and the folder's path in it."""
+        process = os.getpid()
+        if self._opened is None or self._opened[0] != process:
+            try:
+                files, root = url_to_fs(self.address, **self.storage_options)
+            except ImportError as error:
+                made_by = known_implementations.get(self.address.partition("://")[0], {}).get("class", "fsspec.")
+                package = made_by.partition(".")[0]
+                remedy = "" if package == "fsspec" else f": pip install {package}"
+                raise ImportError(
+                    f"{self.address} needs a file system of `fsspec` that is not installed. {error}{remedy}"
+                ) from error
+            files.invalidate_cache()  # what another stream listed may have changed since
+            _kept.append(files)
+            self._opened = process, files, root.rstrip("/")
+        return self._opened[1:]
