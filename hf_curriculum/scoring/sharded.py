@@ -49,8 +49,9 @@ def add_scores_sharded(
         scorers: one or more.
         folder: where the parts are kept, on a disk that every process sees, with what scorers have fitted (as JSON).
             It may be deleted when the first process is done.
-        rank: of this process; by default `RANK` of `accelerate launch` or `torchrun`, or 0.
-        world_size: how many processes there are; by default `WORLD_SIZE`, or 1.
+        rank: of this process; by default that of `accelerate launch` or `torchrun` (`RANK`), of Slurm (`srun`, a job
+            array), or 0.
+        world_size: how many processes there are; by default as many as these started (`WORLD_SIZE`), or 1.
         per_image, batch_size, num_proc, overwrite: as in `add_scores`. GPUs are assigned to the processes of a
             machine.
         part_rows: rows of a part, rounded up to complete batches: what a killed process loses.
