@@ -70,6 +70,8 @@ from hf_curriculum.provenance import read_provenance as read_provenance
 from hf_curriculum.streaming.save import save_bucketed as save_bucketed
 from hf_curriculum.scored_data import save_scored as save_scored
 from hf_curriculum.scoring.join import save_scores as save_scores
+from hf_curriculum.scoring.ray import score_on_ray as score_on_ray
+from hf_curriculum.scoring.shards import score_shards as score_shards
 from hf_curriculum.scoring.controls import shuffle_scores as shuffle_scores
 from hf_curriculum.studies.tables import summarise as summarise
 from hf_curriculum.data.tokenizer import train_wordpiece as train_wordpiece

@@ -67,6 +67,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "scoring.add_scores": ("add_scores",),
     "scoring.controls": ("shuffle_scores",),
     "scoring.join": ("add_scores_from", "load_scores", "save_scores"),
+    "scoring.ray": ("score_on_ray",),
     "scoring.sharded": ("add_scores_sharded",),
     "scoring.shards": ("score_shards",),
     "streaming.dataset": ("BucketedStream",),
