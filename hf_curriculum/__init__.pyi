@@ -65,6 +65,7 @@ from hf_curriculum.data.processors import make_image_processor as make_image_pro
 from hf_curriculum.planning.plan import make_plan as make_plan
 from hf_curriculum.scenes.make import make_scenes as make_scenes
 from hf_curriculum.hub.push import push_scored as push_scored
+from hf_curriculum.hub.push_scores import push_scores as push_scores
 from hf_curriculum.planning.ranking import rank_scores as rank_scores
 from hf_curriculum.provenance import read_provenance as read_provenance
 from hf_curriculum.streaming.save import save_bucketed as save_bucketed

@@ -34,6 +34,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "data.tokenizer": ("train_wordpiece",),
     "evaluation.generate": ("generate_captions",),
     "hub.push": ("push_scored",),
+    "hub.push_scores": ("push_scores",),
     "models.flamingo.model": ("CaptionFlamingoForCausalLM",),
     "models.git.model": ("CaptionGitForCausalLM",),
     "planning.batches": ("ByImage", "ByLength", "ByNode"),

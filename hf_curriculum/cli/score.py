@@ -172,8 +172,7 @@ def score_command(
         return
     aim, read = _aim(output, side_file), {"part": part, "turns": turns, "model": model}
     scorers = _scorers_from(scorer, read, fit_on)
-    folder = parts or aim.with_name(f"{aim.name}.parts")
-    rank, world_size = launched(rank, ranks)
+    folder, (rank, world_size) = parts or aim.with_name(f"{aim.name}.parts"), launched(rank, ranks)
     if not overwrite and (output / "scores.json" if output else aim).exists():
         if rank > 0:
             return
