@@ -41,7 +41,7 @@ def score_on_ray(
         source, scorers, columns, keep, batch_size, storage_options, lease: as in `score_shards`. All machines see the
             shards under these paths or addresses. Scorers are fitted once, where this is called.
         out: the folder of the scores, on a disk that all machines see.
-        actors: how many to start, each when there is room for it; by default as many as there is room for now.
+        actors: how many to start, each when there is room for it; by default as many as the cluster has room for.
         num_cpus, num_gpus: what Ray keeps for each actor; a part of a GPU is less than 1.
 
     Returns:
@@ -50,6 +50,7 @@ def score_on_ray(
     Raises:
         ImportError: Ray is not installed.
         ValueError: the cluster has no room for an actor; what `score_shards` raises.
+        ray.exceptions.RayTaskError: a scorer failed; its own error stands in it.
 
     Example:
         >>> ray.init("auto")                                                                     # doctest: +SKIP
