@@ -16,8 +16,7 @@ from hf_curriculum.hub.push import PushContents, Target, send, validate_names, w
 from hf_curriculum.markdown import filled, plain
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.scored_data import provenance_markdown
-from hf_curriculum.scored_shards import load_scored_shards
-from hf_curriculum.scoring.join import key_columns, read_keys, read_side_file, unique_keys
+from hf_curriculum.scoring.join import key_columns, read_keys, read_scores, unique_keys
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
@@ -90,7 +89,7 @@ def push_scores(
 
 def _keyed(source: Path, keys: list[str]) -> Dataset:
     """The scores of a folder or of a side file, with their key alone."""
-    data = read_side_file(source)[0] if source.is_file() else load_scored_shards(source)
+    data = read_scores(source)
     remedy = "Name a column that is there; `score_shards(..., keep=['url'])` keeps more."
     require_columns(data.column_names, keys, reader=f"The scores in {source} are found by it.", remedy=remedy)
     data = data.select_columns([*keys, *(name for name in read_provenance(data) if name not in keys)])

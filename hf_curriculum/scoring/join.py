@@ -108,7 +108,7 @@ def _read_source(
     if file.is_dir():
         validate_folder(file)
         is_scored = (file / MANIFEST).is_file()
-        table = load_scored_shards(file) if is_scored else _read_parquet(str(file), keys, columns)
+        table = read_scores(file) if is_scored else _read_parquet(str(file), keys, columns)
         return table, {"from": file.name, "digest": data_digest(table)}
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. It should hold the scores to join.")
@@ -119,6 +119,11 @@ def _read_source(
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file} cannot be read ({error}). It should be a table with a row per key.") from error
     return Dataset(table), {"from": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+def read_scores(path: Path) -> Dataset:
+    """What `score_shards` or `save_scores` wrote: keys and scores."""
+    return load_scored_shards(path) if (path / MANIFEST).is_file() else _read_side_file(path)[0]
 
 
 def _read_parquet(address: str, keys: list[str], columns: Sequence[str] | None) -> Dataset:
@@ -463,7 +468,7 @@ def load_scores(
         FileNotFoundError: no such file.
         ValueError: not a side file, a damaged one, rows whose key is not in it, or columns that exist already.
     """
-    table, about = read_side_file(Path(path))
+    table, about = _read_side_file(Path(path))
     made, splits = read_provenance(table), as_splits(dataset, "`load_scores`")
     provenance = {name: made[name] for name in about["scores"]}
     side_file: Literal["complete", "partial"] = "partial" if partial else "complete"
@@ -471,8 +476,7 @@ def load_scores(
     return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
 
 
-def read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
-    """What `save_scores` wrote, and what the file says of itself."""
+def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. `save_scores` writes such a file.")
     try:
