@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,14 +24,15 @@ logger: logging.Logger = logging.getLogger(__name__)
 _MARK = b"hf_curriculum_part"
 _MANIFEST = "run.json"
 _REMEDY = "Delete it and start again: only this part will be made."
+_ARRAY, _STEP_TASKS = "SLURM_ARRAY_TASK", "SLURM_STEP_NUM_TASKS"
 _POLL = 0.5  # seconds between two looks into the folder
 
 
 def launched(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """Rank and number of the processes: as given, or as `accelerate launch` and `torchrun` set them."""
+    """Rank and number of the processes: as given, as `accelerate launch` and `torchrun` set them, or as Slurm does."""
     given = {"RANK": rank, "WORLD_SIZE": world_size}
     known = {name: os.environ.get(name) if value is None else value for name, value in given.items()}
-    known = {name: int(value) for name, value in known.items() if value is not None}
+    known = {name: int(value) for name, value in known.items() if value is not None} or _of_slurm()
     if len(known) == 1:
         (name,) = known
         raise ValueError(
@@ -41,6 +43,35 @@ def launched(rank: int | None = None, world_size: int | None = None) -> tuple[in
     if not 0 <= rank < world_size:
         raise ValueError(f"The rank is {rank} of {world_size} processes. Ranks count from 0 to {world_size - 1}.")
     return rank, world_size
+
+
+def _of_slurm() -> dict[str, int]:
+    """The same of Slurm: the tasks of a step (`srun`), of a job array, or of both; a batch script is no step."""
+    rank, world_size = 0, 1
+    if f"{_ARRAY}_ID" in os.environ:
+        own, least, most = (int(os.environ.get(f"{_ARRAY}_{name}", 0)) for name in ("ID", "MIN", "MAX"))
+        step = max(1, int(os.environ.get(f"{_ARRAY}_STEP", 1)))
+        rank, world_size = (own - least) // step, (most - least) // step + 1
+        if (count := int(os.environ.get(f"{_ARRAY}_COUNT", world_size))) != world_size or (own - least) % step:
+            raise ValueError(
+                f"The job array of Slurm has {count} tasks between {least} and {most}, not in equal steps, so the "
+                f"rank of task {own} is not known. Give it (`--rank`, `--ranks`; `rank=`, `world_size=`), or submit "
+                f"`--array={least}-{most}`."
+            )
+        message = "This is process %d of %d, by Slurm's job array. Set RANK=0 and WORLD_SIZE=1 where it works alone."
+        logger.warning(message, rank, world_size)
+    if _STEP_TASKS in os.environ:
+        tasks = int(os.environ[_STEP_TASKS])
+        rank, world_size = rank * tasks + int(os.environ["SLURM_PROCID"]), world_size * tasks
+    return {"RANK": rank, "WORLD_SIZE": world_size}
+
+
+def launched_here() -> tuple[int, int]:
+    """This process's place among those of its machine, and their number, as a launcher or Slurm's step set them."""
+    if "LOCAL_RANK" in os.environ or _STEP_TASKS not in os.environ:
+        return int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    tasks = re.match(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # "4(x2),3": the first has the most
+    return int(os.environ.get("SLURM_LOCALID", 0)), int(tasks[0]) if tasks else 1
 
 
 class PartFolder:

@@ -129,6 +129,7 @@ READS = {
     "load_prompts": load_prompts,
     "load_scores": lambda path: hf.load_scores(ROWS, path),
     "add_scores_from": lambda path: hf.add_scores_from(ROWS, path, on="image_id"),
+    "push_scores": lambda path: hf.push_scores("me/x", path, on="key", dry_run=True),
     "add_proposals": lambda path: add_proposals(ROWS, path),
     "StoredProposals": lambda path: StoredProposals(path).source,
     "open_regions": open_regions,
@@ -204,6 +205,7 @@ LISTED = {
         ],
         OWN,
     ),
+    "score_on_ray": "`score_shards` in other processes",
     "evaluate_pretrained": "loads a model as `transformers` does, then `evaluate_suite`",
     "CaptionSuite": "names of systems; files are read by `captions_of`",
     "RetrievalSuite": "names of systems",
@@ -237,6 +239,7 @@ COMMANDS = {
     "detect": "detect {path} {path}",
     "evaluate": "evaluate {path} {path} --output {out}",
     "push": "push {path} me/x --dry-run --thumbnails",
+    "push, scores alone": "push {path} me/x --dry-run --on key",
     "recipe": "recipe babylm_git --config {path} --output {out}",
 }
 NOT_MET = {"version": "takes no path"}

@@ -170,7 +170,8 @@ def suggest(*words: str | Path) -> None:
 def typed_again(*more: str) -> str:
     """This command as it can be typed again, with further words; a launcher of several processes is left out."""
     words = [*sys.argv[1:], *(word for word in more if word not in sys.argv)]
-    return ("… " if "RANK" in os.environ else "") + shlex.join(["hf-curriculum", *words])
+    launched = {"RANK", "SLURM_STEP_NUM_TASKS"} & os.environ.keys()
+    return ("… " if launched else "") + shlex.join(["hf-curriculum", *words])
 
 
 def hide_bars_unless_watched() -> None:

@@ -25,18 +25,29 @@ def push_command(
     private: Annotated[bool, typer.Option(help="Make a new repository private.")] = False,
     license: Annotated[str | None, typer.Option(help="Of the data, for the card, such as cc-by-4.0.")] = None,
     thumbnails: Annotated[bool, typer.Option(help="Show small images on the card.")] = False,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Push the scores alone, of `score --in-place` or --side-file, found by this column (`url`, `uid`, "
+            "`key`). May be repeated."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be sent, and send nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Push data, scores, their provenance and a card to the Hub, with the token of `hf auth login` or HF_TOKEN."""
     from hf_curriculum.hub.errors import HubError
     from hf_curriculum.hub.push import push_scored
+    from hf_curriculum.hub.push_scores import push_scores
 
-    data = load_complete(dataset)
-    options = {"num_buckets": num_buckets, "score_column": score_column, "cut": cut, "license": license}
+    told = {"dry_run": True} if dry_run else {"tell": partial(typer.echo, err=True)}
+    told |= {"private": private or None, "license": license}
+    options = {"num_buckets": num_buckets, "score_column": score_column, "cut": cut, "thumbnails": thumbnails}
+    if on and any(value not in (None, "rank", False) for value in options.values()):
+        raise typer.BadParameter("Buckets and images need the data, and scores alone are pushed.", param_hint="--on")
+    data = None if on else load_complete(dataset)
     try:
-        told = {"dry_run": True} if dry_run else {"tell": partial(typer.echo, err=True)}
-        made = push_scored(data, repo_id, private=private or None, thumbnails=thumbnails, **options, **told)
+        made = push_scores(repo_id, dataset, on=on, **told) if on else push_scored(data, repo_id, **options, **told)
     except HubError as error:
         fail(error)
     if dry_run:

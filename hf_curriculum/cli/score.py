@@ -114,6 +114,8 @@ _Keep = Annotated[
 ]
 _Status = Annotated[bool, typer.Option("--status", help="Say how far OUTPUT is that is scored in place, and end.")]
 _NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
+_Rank = Annotated[int | None, typer.Option(help="Which of --ranks processes this is, from 0, without a launcher.")]
+_Ranks = Annotated[int | None, typer.Option(help="How many processes there are.")]
 _PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
 _Parts = Annotated[
     Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default beside the output.")
@@ -144,6 +146,8 @@ def score_command(
     batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
     part_rows: _PartRows = 10_000,
     parts: _Parts = None,
+    rank: _Rank = None,
+    ranks: _Ranks = None,
     in_place: _InPlace = False,
     keep: _Keep = None,
     status: _Status = False,
@@ -156,9 +160,9 @@ def score_command(
 
     With --in-place any number of processes may be started by any means, and share what is left.
 
-    On several GPUs or machines: `accelerate launch -m hf_curriculum.cli score ...` or `torchrun`, with OUTPUT on a
-    disk that all see (without a launcher, set RANK and WORLD_SIZE). Each process scores its share, the first saves the
-    result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
+    On several GPUs or machines: `accelerate launch -m hf_curriculum.cli score ...`, `torchrun`, `srun`, a job array of
+    Slurm, or --rank and --ranks, with OUTPUT on a disk that all see. Each process scores its share, the first saves
+    the result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
     """
     from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
@@ -168,8 +172,7 @@ def score_command(
         return
     aim, read = _aim(output, side_file), {"part": part, "turns": turns, "model": model}
     scorers = _scorers_from(scorer, read, fit_on)
-    folder = parts or aim.with_name(f"{aim.name}.parts")
-    rank, world_size = launched()
+    folder, (rank, world_size) = parts or aim.with_name(f"{aim.name}.parts"), launched(rank, ranks)
     if not overwrite and (output / "scores.json" if output else aim).exists():
         if rank > 0:
             return
@@ -192,7 +195,10 @@ def score_command(
         shutil.rmtree(folder)
 
 
-_IN_PLACE = ("source", "output", "scorer", "model", "part", "turns", "column", "num_proc", "batch_size", "as_json")
+_IN_PLACE = (
+    *("source", "output", "scorer", "model", "part", "turns", "column", "num_proc", "batch_size"),
+    *("rank", "ranks", "as_json"),
+)
 """Options that go with `--in-place`."""
 
 
@@ -214,7 +220,7 @@ def _score_in_place(ctx: typer.Context, read: Mapping[str, str | None], as_json:
         raise typer.BadParameter("It goes with --in-place.", param_hint="--keep")
     else:
         options = {"columns": column_mapping(given["column"]), "keep": given["keep"] or ()}
-        options |= {"num_proc": given["num_proc"] or 1}
+        options |= {"num_proc": given["num_proc"] or 1, "rank": given["rank"], "world_size": given["ranks"]}
         if str(ctx.get_parameter_source("batch_size")).endswith("COMMANDLINE"):
             options["batch_size"] = given["batch_size"]
         found = score_shards(given["source"], _scorers_from(given["scorer"], read), given["output"], **options)

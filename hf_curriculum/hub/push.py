@@ -173,39 +173,65 @@ def push_scored(
         >>> push_scored(scored, "me/flickr30k-scored", num_buckets=4)        # doctest: +SKIP
         >>> easiest = load_dataset("me/flickr30k-scored", "bucket_0", split="train", streaming=True)  # doctest: +SKIP
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.utils import validate_repo_id
-
-    validate_repo_id(repo_id)
-    validate_token(token)
+    validate_names(repo_id, token)
     splits, split = _splits(dataset, split)
     _validate_images(splits)
     column = _score_column(splits[split], score_column, num_buckets)
     buckets = {"num_buckets": num_buckets, "cut": cut, "score_column": column, "split": split, "easy": easy}
     buckets |= {"thresholds": thresholds, "unscored": unscored, "seed": seed}
     _validate_buckets(splits[split], buckets)
+
+    def write(target: Target, folder: Path) -> None:
+        index = None if num_buckets is None else _write_buckets(splits[split], folder, shard_bytes, buckets)
+        card = DataCard(target.repo_id, splits, split, index, num_examples, thumbnails, license, description, language)
+        write_rest(card, folder, shard_bytes, target.card)
+
+    options = {"private": private, "token": token, "revision": revision, "scratch": scratch}
+    return send(repo_id, splits, write, commit_message or "Scored data set", dry_run=dry_run, tell=tell, **options)
+
+
+def validate_names(repo_id: str, token: str | None) -> None:
+    """Raises a `ValueError` for a repository or a token that cannot be one."""
+    from huggingface_hub.utils import validate_repo_id
+
+    validate_repo_id(repo_id)
+    validate_token(token)
+
+
+def send(
+    repo_id: str,
+    splits: Mapping[str, Dataset],
+    write: Callable[[Target, Path], None],
+    message: str,
+    *,
+    private: bool | None,
+    token: str | None,
+    revision: str | None,
+    scratch: str | Path | None,
+    dry_run: bool,
+    tell: Callable[[str], object],
+) -> CommitInfo | PushContents:
+    """One commit with what `write` puts into a folder; it is given the repository as it is before."""
+    from huggingface_hub import HfApi
+
     api = HfApi(token=token, library_name="hf_curriculum")
     with explained(f"Pushing the scored data to {repo_id}", _KEPT, token):
         look = _find_if_online if dry_run else _open
         target = look(api, repo_id, private, revision)
         with tempfile.TemporaryDirectory(prefix="hf_curriculum-", dir=scratch) as made:
             folder = Path(made) / "repository"
-            index = None if num_buckets is None else _write_buckets(splits[split], folder, shard_bytes, buckets)
-            card = DataCard(
-                target.repo_id, splits, split, index, num_examples, thumbnails, license, description, language
-            )
-            _write_rest(card, folder, shard_bytes, target.card)
+            write(target, folder)
             contents = _contents(target, splits, folder)
             tell(contents.describe())
             if contents.local_paths:
                 _warn_of_paths(contents)
             if dry_run:
                 return contents
-            return _commit(api, target, folder, contents, revision, commit_message or "Scored data set")
+            return _commit(api, target, folder, contents, revision, message)
 
 
 @dataclass(frozen=True)
-class _Target:
+class Target:
     """A repository as it is before a push: full name, who sees it, last commit, files, and the text of its card."""
 
     repo_id: str
@@ -216,7 +242,7 @@ class _Target:
     unanswered: str | None = None
 
 
-def _find_if_online(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> _Target:
+def _find_if_online(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> Target:
     """The repository as `_find` finds it, or only its name where the Hub cannot be reached."""
     from huggingface_hub.errors import OfflineModeIsEnabled
     from huggingface_hub.utils import httpx
@@ -225,10 +251,10 @@ def _find_if_online(api: HfApi, repo_id: str, private: bool | None, revision: st
         return _find(api, repo_id, private, revision)
     except (httpx.TransportError, OfflineModeIsEnabled) as error:
         visibility = "not known who sees it: the Hub did not answer"
-        return _Target(repo_id, visibility, unanswered=redact(" ".join(str(error).split()), api.token))
+        return Target(repo_id, visibility, unanswered=redact(" ".join(str(error).split()), api.token))
 
 
-def _find(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> _Target:
+def _find(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> Target:
     """The repository, or only its name if it is not there; a branch that is not there begins as the main one."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -236,7 +262,7 @@ def _find(api: HfApi, repo_id: str, private: bool | None, revision: str | None) 
         info = api.dataset_info(repo_id)
     except RepositoryNotFoundError:
         new = {None: "public, or private where that is the owner's default", False: "public", True: "private"}[private]
-        return _Target(repo_id, f"not there yet, will be {new}")
+        return Target(repo_id, f"not there yet, will be {new}")
     if private and not info.private:
         raise ValueError(
             f"private=True was given, but {info.id} is there already and public: everybody would read the data. Make "
@@ -253,10 +279,10 @@ def _find(api: HfApi, repo_id: str, private: bool | None, revision: str | None) 
         with tempfile.TemporaryDirectory() as folder:
             there = api.hf_hub_download(info.id, _CARD, repo_type="dataset", revision=info.sha, local_dir=folder)
             card = Path(there).read_text(encoding="utf-8")
-    return _Target(info.id, "private" if info.private else "public", info.sha, names, card)
+    return Target(info.id, "private" if info.private else "public", info.sha, names, card)
 
 
-def _open(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> _Target:
+def _open(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> Target:
     """The repository and its branch, made if they are not there."""
     target = _find(api, repo_id, private, None)
     if target.commit is None:
@@ -268,7 +294,7 @@ def _open(api: HfApi, repo_id: str, private: bool | None, revision: str | None) 
     return target
 
 
-def _contents(target: _Target, splits: Mapping[str, Dataset], folder: Path) -> PushContents:
+def _contents(target: Target, splits: Mapping[str, Dataset], folder: Path) -> PushContents:
     """What is in a folder that is about to be sent."""
     files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
     features = next(iter(splits.values())).features
@@ -338,12 +364,12 @@ def _warn_of_paths(contents: PushContents) -> None:
         "and lead nowhere elsewhere. Remove such columns (`dataset.remove_columns`) or keep the file's name alone; "
         "score with a model's name on the Hub in place of a folder.",
         UserWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
 def _commit(
-    api: HfApi, target: _Target, folder: Path, contents: PushContents, revision: str | None, message: str
+    api: HfApi, target: Target, folder: Path, contents: PushContents, revision: str | None, message: str
 ) -> CommitInfo:
     """One commit of a folder's files, which takes away what an earlier push wrote and this one does not."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
@@ -433,7 +459,7 @@ def _write_buckets(dataset: Dataset, folder: Path, shard_bytes: int, options: Ma
     return save_bucketed(dataset, folder, shard_size=rows, **options)
 
 
-def _write_rest(card: DataCard, folder: Path, shard_bytes: int, previous: str | None) -> None:
+def write_rest(card: DataCard, folder: Path, shard_bytes: int, previous: str | None) -> None:
     """All files but the buckets: the other splits, or all of them; the scores' file; the card."""
     for name, part in card.splits.items():
         if card.index is None or name != card.split:

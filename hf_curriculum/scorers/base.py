@@ -6,7 +6,6 @@ import ast
 import inspect
 import logging
 import marshal
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
@@ -20,6 +19,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.conversations import ConversationError, Part, Turns, is_conversation, read_messages, text_of
 from hf_curriculum.data.regions.base import RegionSource
+from hf_curriculum.parts import launched_here
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, validate_choice
 
 if TYPE_CHECKING:
@@ -139,9 +139,8 @@ class Component:
         import torch
 
         if torch.cuda.is_available():
-            processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-            number = int(os.environ.get("LOCAL_RANK", 0)) + (rank or 0) * processes
-            return torch.device("cuda", number % torch.cuda.device_count())
+            place, processes = launched_here()
+            return torch.device("cuda", (place + (rank or 0) * processes) % torch.cuda.device_count())
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
     def loaded(self, rank: int | None = None) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -21,6 +22,8 @@ from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of, parse_json, reading
+from hf_curriculum.data.readers.outside_files import validate_folder
+from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
@@ -51,11 +54,13 @@ def add_scores_from(
     """Adds scores that were made elsewhere, joined by key.
 
     Rows whose key the source lacks get NaN. The matches are logged: rows with and without a score, keys left over.
-    The column's provenance says `joined`, and names the file and its SHA-256.
+    The column's provenance says `joined`, and names the file or address, and its SHA-256 or a digest of what was read.
 
     Args:
         dataset: one data set, or several splits that are joined to the same source.
-        source: a `.csv`, `.tsv`, `.parquet` or `.jsonl` file, or a `Dataset`.
+        source: a `.csv`, `.tsv`, `.parquet` or `.jsonl` file, or a `Dataset`; a folder of `score_shards`; or Parquet,
+            all files of a folder or one at an address that `fsspec` opens, such as what `push_scores` put on the Hub
+            (`hf://datasets/me/cc3m-scores`). Of these only the key and the scores are read.
         on: the column, or columns, that name a row on both sides, of strings or whole numbers. A key may stand in many
             rows of the data set (all captions of an image), but only once in the source.
         columns: what to join; by default every column of numbers but the key.
@@ -66,10 +71,10 @@ def add_scores_from(
         The data set with the new columns last: float32, NaN where there is no score.
 
     Raises:
-        FileNotFoundError: the file does not exist.
+        FileNotFoundError: the file does not exist, or there is no Parquet file.
         TypeError: a source or a data set of another kind.
-        ValueError: a column is missing or exists already, a key stands twice in the source, no row matches, or `easy`
-            is not known.
+        ValueError: a column is missing or exists already, a key stands twice in the source, no row matches, `easy` is
+            not known, or files of one folder hold scores that were made in different ways.
 
     Example:
         >>> from datasets import Dataset
@@ -78,16 +83,18 @@ def add_scores_from(
         >>> add_scores_from(data, scores, on="image_id", easy="high")["quality"][:]
         [0.5, 0.5, nan]
     """
-    keys = _key_columns(on)
+    keys = key_columns(on)
     splits = as_splits(dataset, "`add_scores_from`")
-    table, origin = _read_source(source, keys, next(iter(splits.values())))
+    table, origin = _read_source(source, keys, columns, next(iter(splits.values())))
     names = _score_columns(table, keys, columns)
     provenance = _provenance(table, names, keys, easy, origin)
     joined = _join(splits, table, keys, provenance, origin["from"], overwrite)
     return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
 
 
-def _read_source(source: str | Path | Dataset, keys: list[str], like: Dataset) -> tuple[Dataset, dict[str, str]]:
+def _read_source(
+    source: str | Path | Dataset, keys: list[str], columns: Sequence[str] | None, like: Dataset
+) -> tuple[Dataset, dict[str, str]]:
     """The source as a data set, and what the provenance says of it."""
     if isinstance(source, Dataset):
         return source, {"from": "Dataset", "fingerprint": source._fingerprint}
@@ -95,6 +102,14 @@ def _read_source(source: str | Path | Dataset, keys: list[str], like: Dataset) -
         given = f"Scores cannot be joined from {kind_of(source)}"
         raise TypeError(f"{given}. Give the path of a CSV, Parquet or JSON-lines file, or a `Dataset`.")
     file = Path(source)
+    if "://" in str(source):
+        table = _read_parquet(str(source), keys, columns)
+        return table, {"from": str(source), "digest": data_digest(table)}
+    if file.is_dir():
+        validate_folder(file)
+        is_scored = (file / MANIFEST).is_file()
+        table = read_scores(file) if is_scored else _read_parquet(str(file), keys, columns)
+        return table, {"from": file.name, "digest": data_digest(table)}
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. It should hold the scores to join.")
     # a key stays text where the data set's is: read as numbers, "007" and "7" would be one key
@@ -104,6 +119,38 @@ def _read_source(source: str | Path | Dataset, keys: list[str], like: Dataset) -
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file} cannot be read ({error}). It should be a table with a row per key.") from error
     return Dataset(table), {"from": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+def read_scores(path: Path) -> Dataset:
+    """What `score_shards` or `save_scores` wrote: keys and scores."""
+    return load_scored_shards(path) if (path / MANIFEST).is_file() else _read_side_file(path)[0]
+
+
+def _read_parquet(address: str, keys: list[str], columns: Sequence[str] | None) -> Dataset:
+    """The key and the scores of a Parquet file, or of all of them in a folder, wherever `fsspec` finds it."""
+    remedy = "It should be Parquet, with a row per key; or the connection failed."
+    fs, path = fsspec.url_to_fs(address)
+    fs.invalidate_cache()  # it may have been pushed a moment ago
+    names = [path] if path.endswith(".parquet") else sorted(fs.find(path))
+    names = [name for name in names if name.endswith(".parquet") and "/." not in name.removeprefix(path)]
+    if not names:
+        raise FileNotFoundError(f"There is no Parquet file in {address}. It should hold the scores to join.")
+    features, tables = Features(), []
+    for name in names:
+        with fs.open(name) as stream, reading(name, remedy):
+            file = pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
+            found = Features.from_arrow_schema(file.schema_arrow)
+            scores = _score_columns(Dataset(found.arrow_schema.empty_table()), keys, columns)
+            found = Features({name: found[name] for name in (*keys, *scores) if name in found})
+            table = file.read(list(found)).cast(found.arrow_schema)
+        if tables and found != features:
+            raise ValueError(
+                f"{names[0]} and {name} hold scores that were made in different ways, or of other columns: {features} "
+                f"and {found}. Together they would be columns made in two ways. Name one of them."
+            )
+        features = found
+        tables.append(table)
+    return Dataset(pa.concat_tables(tables))
 
 
 def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
@@ -186,8 +233,8 @@ def _join(
 ) -> dict[str, Dataset]:
     """The splits with the score columns of a table, matched by key."""
     reader = f"The scores in {source} are found by it."
-    theirs = _read_keys(table, keys, reader)
-    ours = {name: _read_keys(part, keys, reader) for name, part in splits.items()}
+    theirs = read_keys(table, keys, reader)
+    ours = {name: read_keys(part, keys, reader) for name, part in splits.items()}
     if side_file is not None:
         _validate_types(ours, theirs, keys, source)
     rows = {name: match_keys(arrays, theirs, keys, source, side_file is not None) for name, arrays in ours.items()}
@@ -207,14 +254,15 @@ def _join(
     return joined
 
 
-def _key_columns(on: str | Sequence[str]) -> list[str]:
+def key_columns(on: str | Sequence[str]) -> list[str]:
+    """The columns of a key, which may be one."""
     keys = [on] if isinstance(on, str) else list(on)
     if not keys:
         raise ValueError("The key is empty: name the column, or the columns, whose values name a row.")
     return keys
 
 
-def _read_keys(dataset: Dataset, keys: list[str], reader: str) -> list[pa.Array]:
+def read_keys(dataset: Dataset, keys: list[str], reader: str) -> list[pa.Array]:
     """The key columns, each (rows,), strings as `pa.large_string()`; a `ValueError` for what cannot be a key."""
     require_columns(dataset.column_names, keys, reader=reader, remedy="Name a column that both have.")
     for key in keys:
@@ -236,18 +284,7 @@ def match_keys(
             f"The key {keys} is of another kind in {source} than in the data, and cannot be read as it ({error}). "
             "Convert one of them."
         ) from error
-    count = len(theirs[0])
-    valid = np.ones(count, bool)
-    if not missing_matches:
-        valid = np.all([other.is_valid().to_numpy(zero_copy_only=False) for other in theirs], axis=0)
-    rows = np.flatnonzero(valid)
-    known = _key_index(theirs)[rows]
-    if not known.is_unique:
-        first = rows[known.duplicated(keep=False) & ~known.duplicated()]
-        raise ValueError(
-            f"{len(first)} keys stand more than once in {source}, such as {show_keys(theirs, first)}. Keep one row "
-            f"per key, or join `on` more columns than {keys}."
-        )
+    rows, known = unique_keys(theirs, keys, source, missing_matches)
     found = np.append(rows, -1)[known.get_indexer(_key_index(ours))]
     for start in range(0, len(found), 10_000):  # two keys may share a hash
         hits = start + np.flatnonzero(found[start : start + 10_000] >= 0)
@@ -255,6 +292,24 @@ def match_keys(
         other = zip(*(column.take(pa.array(found[hits])).to_pylist() for column in theirs), strict=True)
         found[hits[[one != another for one, another in zip(mine, other, strict=True)]]] = -1
     return found
+
+
+def unique_keys(
+    columns: list[pa.Array], keys: list[str], source: str, missing_matches: bool = False
+) -> tuple[np.ndarray, pd.Index]:
+    """The rows that have a key, and the index of their keys; a `ValueError` if one stands there twice."""
+    valid = np.ones(len(columns[0]), bool)
+    if not missing_matches:
+        valid = np.all([column.is_valid().to_numpy(zero_copy_only=False) for column in columns], axis=0)
+    rows = np.flatnonzero(valid)
+    known = _key_index(columns)[rows]
+    if not known.is_unique:
+        first = rows[known.duplicated(keep=False) & ~known.duplicated()]
+        raise ValueError(
+            f"{len(first)} keys stand more than once in {source}, such as {show_keys(columns, first)}. Keep one row "
+            f"per key, or join `on` more columns than {keys}."
+        )
+    return rows, known
 
 
 def _key_index(columns: list[pa.Array]) -> pd.Index:
@@ -352,7 +407,7 @@ def save_scores(
         >>> save_scores(data, "scores.parquet")                     # doctest: +SKIP
         >>> data = load_scores(the_same_data, "scores.parquet")     # doctest: +SKIP
     """
-    keys, splits = _key_columns(key), as_splits(dataset, "`save_scores`")
+    keys, splits = key_columns(key), as_splits(dataset, "`save_scores`")
     if isinstance(dataset, DatasetDict):
         wanted = [*keys, *(read_provenance(dataset) if columns is None else columns)]
         for part in splits.values():
@@ -369,7 +424,7 @@ def save_scores(
     require_columns(
         carried, names, reader="Only columns with provenance are saved.", remedy="Use `attach_provenance`."
     )
-    arrays = _read_keys(dataset, keys, "The key names the rows of the side file.")
+    arrays = read_keys(dataset, keys, "The key names the rows of the side file.")
     index = _key_index(arrays)
     first = np.flatnonzero(~index.duplicated())  # the first row of every key, in the data's order
     first_of = first[index[first].get_indexer(index)]

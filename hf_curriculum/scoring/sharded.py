@@ -1,4 +1,4 @@
-"""Scores by several processes: `add_scores_sharded`, what they share, and a scorer inside Ray Data."""
+"""Scores by several processes: `add_scores_sharded`, and what they share."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def add_scores_sharded(
         scorers: one or more.
         folder: where the parts are kept, on a disk that every process sees, with what scorers have fitted (as JSON).
             It may be deleted when the first process is done.
-        rank: of this process; by default `RANK` of `accelerate launch` or `torchrun`, or 0.
-        world_size: how many processes there are; by default `WORLD_SIZE`, or 1.
+        rank: of this process; by default that of `accelerate launch` or `torchrun` (`RANK`), of Slurm (`srun`, a job
+            array), or 0.
+        world_size: how many processes there are; by default as many as these started (`WORLD_SIZE`), or 1.
         per_image, batch_size, num_proc, overwrite: as in `add_scores`. GPUs are assigned to the processes of a
             machine.
         part_rows: rows of a part, rounded up to complete batches: what a killed process loses.
@@ -222,52 +223,3 @@ def _from_json(value: Any) -> Any:
     if kind == "items":
         return {_from_json(key): _from_json(item) for key, item in items}
     return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](map(_from_json, items))
-
-
-class RayScorer:
-    """Gives a batch of Ray Data the columns that a scorer writes.
-
-    Given as a class, Ray builds it once per actor, so that each loads its model once; Ray assigns the GPUs. Given as
-    an object it runs in tasks, which suits scorers without a model. The batches are numpy's, which is the default of
-    `map_batches`. Images may be bytes, mappings of `bytes` and `path`, or the arrays that `ray.data.read_images`
-    gives.
-
-    Ray's data carry no provenance: `attach_provenance(dataset, {name: scorer.describe(name)})` records it in what
-    `datasets` reads back. An image that captions share is encoded once per batch that holds them.
-
-    Args:
-        scorer: fitted, if it needs that.
-
-    Raises:
-        RuntimeError: it was not fitted.
-
-    Example:
-        >>> rows = rows.map_batches(RayScorer(CaptionLength()))                                  # doctest: +SKIP
-        >>> options = {"fn_constructor_args": (CLIPSimilarity(),), "num_gpus": 1, "concurrency": 8}
-        >>> rows = rows.map_batches(RayScorer, **options)                                        # doctest: +SKIP
-    """
-
-    def __init__(self, scorer: Scorer) -> None:
-        scorer.validate_fitted()
-        self.scorer = scorer
-
-    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Scores a batch.
-
-        Shapes:
-            column → (rows, ...), returned with float32 (rows,) per written column.
-
-        Raises:
-            TypeError: a batch of another format.
-            ValueError: what the scorer raises.
-        """
-        if not isinstance(batch, Mapping) or not all(isinstance(values, np.ndarray) for values in batch.values()):
-            given = f"RayScorer was given a {type(batch).__name__}, not a mapping of numpy arrays"
-            raise TypeError(f'{given}. Leave `batch_format` out, or pass `batch_format="numpy"`.')
-        columns = {}
-        for name in {*self.scorer.columns, self.scorer.group_by} & batch.keys():
-            columns[name] = list(batch[name])
-            if name not in self.scorer.decode_false:  # lists and numbers of Python, as from `datasets`
-                arrays = (np.ndarray, np.generic)
-                columns[name] = [cell.tolist() if isinstance(cell, arrays) else cell for cell in columns[name]]
-        return {**batch, **self.scorer(columns)}

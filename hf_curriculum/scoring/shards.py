@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -133,27 +134,18 @@ def score_shards(
     if batch_size < 1 or num_proc < 1:
         raise ValueError(f"batch_size={batch_size} and num_proc={num_proc} were given. Both are at least 1.")
     shards = find_shards(source, storage_options)
-    run = _Run(as_scorers(scorers), shards, Path(out), dict(columns or {}), tuple(keep), batch_size, lease)
-    run.validate_columns()
-    run.fit()
-    run.write_manifest()
+    run = ShardRun(as_scorers(scorers), shards, Path(out), dict(columns or {}), tuple(keep), batch_size, lease)
+    run.begin()
     rank, world_size = launched(rank, world_size)
     if num_proc == 1:
         run.work(rank / world_size)
     else:
         run.work_in_processes(num_proc, rank, world_size)
-    status = shard_status(out)
-    if status.failed:
-        first = "; ".join(f"{shard}: {why}" for shard, why in list(status.failed.items())[:3])
-        raise ValueError(
-            f"{len(status.failed):,} of {len(shards):,} shards cannot be read, and the others are scored. {first} "
-            "When they are whole again, the same command scores them alone."
-        )
-    return status
+    return run.end()
 
 
 @dataclass
-class _Run:
+class ShardRun:
     """What all processes of a run do alike."""
 
     scorers: list[Scorer]
@@ -163,6 +155,28 @@ class _Run:
     keep: tuple[str, ...]
     batch_size: int
     lease: float
+
+    def begin(self) -> None:
+        """What comes before the first shard: the columns are there, scorers are fitted, `out` is of this run."""
+        self.validate_columns()
+        self.fit()
+        self.write_manifest()
+
+    def end(self) -> ShardScores:
+        """How far the scores are; a `ValueError` for shards that cannot be read."""
+        status = shard_status(self.out)
+        if status.failed:
+            first = "; ".join(f"{shard}: {why}" for shard, why in list(status.failed.items())[:3])
+            raise ValueError(
+                f"{len(status.failed):,} of {status.shards:,} shards cannot be read, and the others are scored. "
+                f"{first} When they are whole again, the same command scores them alone."
+            )
+        return status
+
+    def left(self, shards: Sequence[SourceShard]) -> Iterator[SourceShard]:
+        """Those of shards that are not scored, and have not failed."""
+        done = done_shards(self.out)
+        yield from (shard for shard in shards if shard.stem not in done and not _has_failed(self.out, shard))
 
     @property
     def read(self) -> list[str]:
@@ -202,9 +216,12 @@ class _Run:
     def _texts(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         for shard in self.shards:
             with shard.local() as path:
-                for batch in ShardReader(path, shard.kind, self.columns).batches(names, self.batch_size):
-                    for values in zip(*(batch[name] for name in names), strict=True):
-                        yield dict(zip(names, values, strict=True))
+                try:
+                    for batch in ShardReader(path, shard.kind, self.columns).batches(names, self.batch_size):
+                        for values in zip(*(batch[name] for name in names), strict=True):
+                            yield dict(zip(names, values, strict=True))
+                except DamagedShardError as error:  # it is named again when it is to be scored
+                    logger.warning("Nothing more is learnt from %s: %s", shard.name, error)
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -264,11 +281,13 @@ class _Run:
                 "which stands above. Finished shards are kept; the same command goes on."
             )
 
-    def work(self, start: float, worker: int | None = None) -> None:
-        """Scores shards that are free until every one is scored; looks from a share `start` of them on."""
-        claims = Claims(self.out / _CLAIMS, self.lease)
-        with claims.alive(), ThreadPoolExecutor(1) as ahead, _bar(self.out, len(self.shards), start == 0) as moved:
-            for shard, path in _fetched(self._turn(claims, int(start * len(self.shards))), ahead):
+    def work(self, start: float, worker: int | None = None, most: int | None = None) -> None:
+        """Scores shards that are free, at `most` so many, until every one is scored; looks from a share `start` on."""
+        claims, watched = Claims(self.out / _CLAIMS, self.lease), start == 0 and most is None
+        turn = islice(self._turn(claims, int(start * len(self.shards))), most)
+        bar = progress_bar(self.out, len(self.shards), watched)
+        with claims.alive(), ThreadPoolExecutor(1) as ahead, bar as moved:
+            for shard, path in _fetched(turn, ahead):
                 try:
                     self.write_scores(shard, path, worker)
                 except DamagedShardError as error:
@@ -281,10 +300,8 @@ class _Run:
         """Shards that this process has claimed, one after the other, until every one is done."""
         left = [*self.shards[first:], *self.shards[:first]]
         while left:
-            done, busy = done_shards(self.out), []
-            for shard in left:
-                if shard.stem in done or _has_failed(self.out, shard):
-                    continue
+            busy = []
+            for shard in self.left(left):
                 if not claims.take(shard.name):
                     busy.append(shard)
                 elif score_file(self.out, shard.name).is_file() or _has_failed(self.out, shard):
@@ -415,7 +432,7 @@ def shard_status(out: str | Path) -> ShardScores:
 
 
 @contextmanager
-def _bar(out: Path, count: int, watched: bool) -> Iterator[Callable[[], None]]:
+def progress_bar(out: Path, count: int, watched: bool) -> Iterator[Callable[[], None]]:
     """A bar over the shards of all processes; what it gives is called when this process has done one."""
     options = {"desc": "Scoring", "unit": "shard", "disable": None if watched else True}
     with tqdm(total=count, initial=len(done_shards(out)), **options) as bar:

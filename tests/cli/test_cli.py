@@ -170,6 +170,8 @@ def test_each_launched_process_does_its_share(photos, tmp_path, monkeypatch):
     assert "saved to" in typed(*command)
     monkeypatch.setenv("RANK", "1")
     assert typed(*command) == ""  # started again when all is done
+    (tmp_path / "out" / "scores.json").unlink()
+    assert "process 3 of 64: its share is done" in typed(*command, "--rank", 3, "--ranks", 64)
     monkeypatch.delenv("WORLD_SIZE")
     assert "`RANK` is 1, but WORLD_SIZE is not known" in fails(*command)
 

@@ -21,6 +21,7 @@ from typed_commands import StandIn, done, result, said
 
 from hf_curriculum import CaptionLength, add_scores, save_scored
 from hf_curriculum.cli import common
+from hf_curriculum.cli.push import push_command
 from hf_curriculum.cli.score import score_table
 from hf_curriculum.hub.push import PushContents
 from hf_curriculum.names import SUITES
@@ -80,6 +81,19 @@ def test_a_dry_run_of_a_push_sends_nothing_and_lists_all(scored, replaced):
     for _, named in push.calls:
         assert named["dry_run"] is True
         assert "tell" not in named
+
+
+def test_scores_alone_are_pushed_by_their_key(tmp_path, replaced):
+    push = replaced("hub.push_scores", "push_scores", SimpleNamespace(repo_url="https://hub/me/x", oid="abc"))
+    found = done("push", tmp_path, "me/x", "--on", "shard", "--on", "key", "--license", "cc0-1.0")
+    assert found.stdout == "pushed: https://hub/me/x\n"
+    [(given, named)] = push.calls
+    assert given == ("me/x", tmp_path)
+    named.pop("tell")
+    assert named == {"on": ["shard", "key"], "license": "cc0-1.0", "private": None}
+    for words in ({"num_buckets": 3}, {"thumbnails": True}, {"cut": "value"}):
+        with pytest.raises(typer.BadParameter, match="need the data, and scores alone are pushed"):
+            push_command.__wrapped__(tmp_path, "me/x", on=["key"], **words)
 
 
 # ---- recipe ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import datasets
 import pytest
@@ -141,7 +142,7 @@ def test_processes_share_the_images_and_the_first_joins_them(tmp_path, monkeypat
         return extract_regions(given, processor, tmp_path / "shared")
 
     def sleep(seconds):
-        rank = extract.os.environ["RANK"]
+        rank = os.environ["RANK"]
         slept.append((rank, seconds))
         if rank != "0":
             raise Waits

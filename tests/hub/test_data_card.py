@@ -15,7 +15,7 @@ from PIL import Image
 
 from hf_curriculum import push_scored, read_provenance, save_bucketed
 from hf_curriculum.hub.data_card import DataCard
-from hf_curriculum.hub.push import _write_rest, write_split
+from hf_curriculum.hub.push import write_rest, write_split
 from hf_curriculum.markdown import END, START
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.streaming.shards import write_parquet
@@ -125,7 +125,7 @@ def test_buckets_are_configurations_that_datasets_reads(tmp_path):
     index = save_bucketed(data, tmp_path / "x", 2, score_column="difficulty")
     card = DataCard("me/x", {"train": data, "test": data.select([0, 1])}, "train", index)
     assert "| bucket\\_1 | 5 | 5 | 9 |" in card.render()
-    _write_rest(card, tmp_path / "x", 1 << 20, None)
+    write_rest(card, tmp_path / "x", 1 << 20, None)
     assert [file.name for file in (tmp_path / "x" / "data").iterdir()] == ["test-00000-of-00001.parquet"]
     whole = load_dataset(str(tmp_path / "x"), cache_dir=str(tmp_path / "cache"))
     assert {name: len(part) for name, part in whole.items()} == {"train": 10, "test": 2}

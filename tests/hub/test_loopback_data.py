@@ -361,6 +361,40 @@ def test_paths_of_this_machine_are_named_and_images_keep_none(hub, user):
     assert stored == "photo0.png\n"
 
 
+def test_scores_go_up_alone_and_are_found_again_by_their_url(hub, user):
+    told = json.loads(
+        user.run("""
+        for shard in range(2):
+            rows_of = {"caption": [f"{'a dog ' * pair}of" for pair in range(40)]}
+            rows_of["url"] = [f"https://a.example/{shard}/{pair}" for pair in range(40)]
+            Dataset.from_dict(rows_of).to_parquet(f"crawl-{shard}.parquet")
+        score_shards("crawl-*.parquet", CaptionLength(), "alone", keep=["url"])
+        push_scores("me/alone", "alone", on="url", license="cc0-1.0", private=True, shard_bytes=1000)
+        data = Dataset.from_dict({"url": [f"https://a.example/{i % 2}/{i}" for i in range(41)]})
+        added = add_scores_from(data, "hf://datasets/me/alone", on="url")
+        made = read_provenance(added)["caption_length"]
+        plain = load_dataset("me/alone", split="train")
+        before = read_provenance(load_scored("alone"))["caption_length"]
+        print(json.dumps({
+            "scores": added["caption_length"][:40], "last": str(added["caption_length"][40]),
+            "joined": made.arguments.pop("joined"), "rest": made.arguments == before.arguments,
+            "plain": read_provenance(plain)["caption_length"] == before, "columns": plain.column_names,
+        }))
+        """)
+    )
+    assert told["scores"] == [1 + 2 * pair for pair in range(40)]
+    assert (told["last"], told["rest"], told["plain"]) == ("nan", True, True)
+    assert told["columns"] == ["url", "caption_length"]
+    assert (told["joined"]["from"], told["joined"]["on"]) == ("hf://datasets/me/alone", ["url"])
+    files = hub.files("dataset", "me/alone")
+    assert len([path for path in files if path.startswith("data/")]) > 1
+    head, text = card(hub, "me/alone")
+    assert head["license"] == "cc0-1.0"
+    assert 'add_scores_from(data, "hf://datasets/me/alone", on="url")' in text
+    error = user.fails('push_scores("me/alone", "alone", on="key")')
+    assert "40 keys stand more than once in alone" in error["text"]
+
+
 def test_no_token_was_written_or_logged(hub, user):
     """The last test of this file: it looks at everything that came before."""
     contents = b"".join(hub.blobs.values())

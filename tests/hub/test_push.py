@@ -7,13 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Image, Sequence, Value
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import httpx
 
-from hf_curriculum import push_scored
+from hf_curriculum import CaptionLength, push_scored, push_scores, save_scores, score_shards
 from hf_curriculum.hub import push as module
 from hf_curriculum.hub.errors import HubError
 from hf_curriculum.hub.push import PushContents, _local_paths, _score_column, _splits, _texts, write_split
@@ -415,3 +416,75 @@ def test_files_are_as_large_as_asked_and_hold_all_rows_in_order(tmp_path):
         rows = [Dataset.from_parquet(str(file), cache_dir=str(tmp_path))["caption"][:] for file in files]
         assert [caption for part in rows for caption in part] == list("abcd")
         assert {len(part) for part in rows} == {4 // count}
+
+
+# ---- Scores without their data ----
+
+
+@pytest.fixture
+def crawl(tmp_path):
+    """Two shards of three pairs, scored where they lie; one pair has no address."""
+    for shard in range(2):
+        said = [f"{'a dog ' * pair}of shard {shard}" for pair in range(3)]
+        urls = [None if shard == pair == 1 else f"https://a.example/{shard}/{pair}" for pair in range(3)]
+        Dataset.from_dict({"caption": said, "url": urls}).to_parquet(str(tmp_path / f"{shard}.parquet"))
+    score_shards(str(tmp_path / "*.parquet"), CaptionLength(), tmp_path / "scores", keep=["url", "caption"])
+    return tmp_path / "scores"
+
+
+def test_scores_go_up_without_captions(hub, crawl, caplog):
+    client, told = hub(there=True, card="# Mine\n"), []
+    options = {"license": "cc0-1.0", "private": True, "commit_message": "Mine", "tell": told.append}
+    client.private = True
+    assert push_scores("me/data", crawl, on="url", **options) == "the commit"
+    assert "1 of 6 pairs have no ['url'] and are left out" in caplog.text
+    assert "columns: url (string), caption_length (float32)" in told[0]
+    assert set(client.sent) == {
+        "README.md", "data/train-00000-of-00001.parquet", "figures/scores_0_caption_length.png", "scores.json",
+    }  # fmt: skip
+    assert not [path for path, content in client.sent.items() if b"dog" in content]
+    table = pq.read_table(pa.BufferReader(client.sent["data/train-00000-of-00001.parquet"]))
+    assert table.to_pydict() == {
+        "url": [f"https://a.example/{shard}/{pair}" for shard, pair in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2))],
+        "caption_length": [3, 5, 7, 3, 7],
+    }
+    card = client.sent["README.md"].decode()
+    for text in (
+        "license: cc0-1.0\n",
+        "# Mine\n",
+        "How difficult 5 pairs of image and caption are: the scores caption\\_length. No image and no caption is in ",
+        "from hf_curriculum import add_scores_from\n\n"
+        'data = add_scores_from(data, "hf://datasets/me/Data", on="url")\n',
+        "| CaptionLength |",
+    ):
+        assert text in card
+
+
+def test_a_key_of_several_columns_and_a_side_file(hub, crawl, tmp_path):
+    client = hub(there=True)
+    push_scores("me/data", crawl, on=["shard", "key"], tell=str)
+    assert b'on=["shard", "key"])' in client.sent["README.md"]
+    data = attach_provenance(
+        Dataset.from_dict({"image_id": ["a", "b"], "caption": ["x", "y"], "score": np.float32([1, 2])}),
+        {"score": ScoreProvenance("score", "by hand")},
+    )
+    found = push_scores("me/data", save_scores(data, tmp_path / "side.parquet"), on="image_id", dry_run=True, tell=str)
+    assert found.columns == {"image_id": "string", "score": "float32"}
+
+
+def test_scores_that_cannot_be_found_again_are_refused_before_the_hub_is_asked(hub, crawl, tmp_path):
+    client = hub(there=True)
+    for on, message in (
+        ("caption", "with them all captions would be published"),
+        ("uid", "`uid` is not in the data"),
+        ("key", r"3 keys stand more than once in .*scores, such as '0', '1', '2'"),
+        ([], "The key is empty"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            push_scores("me/data", crawl, on=on)
+    with pytest.raises(FileNotFoundError, match="nothing does not exist"):
+        push_scores("me/data", tmp_path / "nothing", on="url")
+    (crawl / "scores" / "1.parquet").unlink()
+    with pytest.raises(ValueError, match="1 of 2 shards have no scores"):
+        push_scores("me/data", crawl, on="url")
+    assert client.asked == []

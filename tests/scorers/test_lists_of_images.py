@@ -23,7 +23,6 @@ from hf_curriculum import (
     read_provenance,
 )
 from hf_curriculum.data.image_files import with_stored
-from hf_curriculum.scoring.sharded import RayScorer
 
 NAN = np.nan
 A, B, C, D = ANY.PNGS
@@ -135,14 +134,6 @@ def test_images_as_stored_are_not_written_again():
     assert data.features["images"] == List(Image())
     assert with_stored(stored, "images") is stored
     assert with_stored(data, "caption") is data
-
-
-def test_ray_gives_arrays_of_objects():
-    cells = np.empty(2, object)
-    cells[:] = [np.array([A, B], object), np.array([C], object)]
-    found = RayScorer(MAKE["class_probability"]())({"images": cells, "label": np.array([0, 2])})
-    expected = np.array(naive(MAKE["class_probability"](), "mean")["class_probability"])
-    np.testing.assert_allclose(found["class_probability"], expected[[0, 2]], rtol=1e-5)
 
 
 def test_images_that_are_arrays_are_no_lists():

@@ -4,11 +4,12 @@ import hashlib
 import json
 import logging
 
+import fsspec
 import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict, Features, Value
 
-from hf_curriculum import add_scores_from, read_provenance
+from hf_curriculum import CaptionLength, add_scores_from, read_provenance, score_shards
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance, score_values
 
 NAN = np.nan
@@ -231,3 +232,66 @@ def test_a_join_that_leaves_something_is_a_warning(caplog, ids, level):
 def test_tables_with_tabs(data, tmp_path):
     file = write(tmp_path, "s.TSV", "image_id\tq\n007\t1\n7\t2\n12\t3\n")
     assert add_scores_from(data, file, on="image_id", easy="low")["q"][:] == [1, 1, 2, 3]
+
+
+def scores_of(urls, first=0, model="m"):
+    rows = {"url": urls, "note": ["x"] * len(urls), "q": np.arange(first, first + len(urls), dtype=np.float32)}
+    return attach_provenance(Dataset.from_dict(rows), {"q": ScoreProvenance("q", "Made", {"n": 1}, model=model)})
+
+
+@pytest.mark.parametrize("address", ["memory://join/scores", "{tmp_path}/scores", "memory://join/scores/0.parquet"])
+def test_all_parquet_files_at_an_address(address, tmp_path, caplog):
+    address = address.format(tmp_path=tmp_path)
+    fs, root = fsspec.url_to_fs(address.removesuffix("/0.parquet"))
+    fs.makedirs(f"{root}/.fitted", exist_ok=True)
+    fs.pipe({f"{root}/card.md": b"# Scores", f"{root}/.fitted/x.parquet": b"none of it"})
+    for number, urls in enumerate((["a", "b"], [None, "c", None])):
+        with fs.open(f"{root}/{number}.parquet", "wb") as file:
+            scores_of(urls, 2 * number).to_parquet(file)
+    with caplog.at_level(logging.INFO, logger="hf_curriculum"):
+        scored = add_scores_from(Dataset.from_dict({"url": ["c", "z", "a"]}), address, on="url")
+    np.testing.assert_array_equal(score_values(scored, "q"), [NAN if "0.p" in address else 3, NAN, 0])
+    made = read_provenance(scored)["q"]
+    assert (made.scorer, made.model, made.source, made.easy) == ("Made", "m", "joined", "low")
+    joined = made.arguments["joined"]
+    assert (joined["from"], joined["on"]) == (address if "://" in address else "scores", ["url"])
+    again = add_scores_from(Dataset.from_dict({"url": ["b"]}), address, on="url", columns=["q"])
+    assert read_provenance(again)["q"] == made  # the digest is of what was read
+    fs.rm(root, recursive=True)
+
+
+def test_files_that_do_not_belong_together(tmp_path):
+    data, at = Dataset.from_dict({"url": ["a"]}), "memory://apart"
+    with pytest.raises(FileNotFoundError, match="There is no Parquet file in memory://apart"):
+        add_scores_from(data, at, on="url")
+    for number, (urls, model) in enumerate(((["a", "b"], "m"), (["b", "c"], "other"))):
+        scores_of(urls, model=model).to_parquet(f"{at}/{number}.parquet")
+    with pytest.raises(ValueError, match="hold scores that were made in different ways, or of other columns"):
+        add_scores_from(data, at, on="url")
+    scores_of(["b", "c"]).to_parquet(f"{at}/1.parquet")
+    with pytest.raises(ValueError, match="1 keys stand more than once in memory://apart, such as 'b'"):
+        add_scores_from(data, at, on="url")
+    with pytest.raises(ValueError, match="`uid` is not in the data"):
+        add_scores_from(Dataset.from_dict({"uid": ["a"]}), at, on="uid")
+    fsspec.filesystem("memory").pipe("/apart/1.parquet", b"PAR1 and no more")
+    with pytest.raises(ValueError, match=r"/apart/1\.parquet is damaged .* with a row per key"):
+        add_scores_from(data, at, on="url")
+    fsspec.filesystem("memory").rm("/apart", recursive=True)
+
+
+def test_the_folder_of_score_shards(tmp_path):
+    for shard in range(2):
+        rows = {
+            "caption": [f"{'a dog ' * pair}of" for pair in range(3)],
+            "url": [f"{shard}/{pair}" for pair in range(3)],
+        }
+        Dataset.from_dict(rows).to_parquet(str(tmp_path / f"{shard}.parquet"))
+    score_shards(str(tmp_path / "*.parquet"), CaptionLength(), tmp_path / "scores", keep=["url"])
+    data = Dataset.from_dict({"url": ["1/2", "0/0"], "shard": ["1.parquet", "0.parquet"], "key": ["2", "0"]})
+    for key in ("url", ["shard", "key"]):
+        scored = add_scores_from(data, tmp_path / "scores", on=key)
+        assert scored["caption_length"][:] == [5, 1]
+        assert read_provenance(scored)["caption_length"].arguments["joined"]["from"] == "scores"
+    (tmp_path / "scores" / "scores" / "0.parquet").unlink()
+    with pytest.raises(ValueError, match="1 of 2 shards have no scores"):
+        add_scores_from(data, tmp_path / "scores", on="url")

@@ -28,7 +28,7 @@ from hf_curriculum import (
     add_scores_sharded,
     read_provenance,
 )
-from hf_curriculum.parts import PartFolder, data_digest, launched, wait_for_files
+from hf_curriculum.parts import PartFolder, data_digest, launched, launched_here, wait_for_files
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scoring.sharded import read_fitted, write_fitted
 
@@ -327,9 +327,14 @@ def test_parts_are_compressed(tmp_path):
     assert pyarrow.parquet.read_metadata(parts.file(0)).row_group(0).column(0).compression == "ZSTD"
 
 
-def test_rank_and_world_size_are_read_from_the_launcher(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.fixture
+def alone(monkeypatch):
+    """No launcher and no Slurm."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "LOCAL_", "RANK", "WORLD_SIZE"))]:
+        monkeypatch.delenv(name)
+
+
+def test_rank_and_world_size_are_read_from_the_launcher(alone, monkeypatch):
     assert launched() == (0, 1)
     monkeypatch.setenv("RANK", "2")
     with pytest.raises(ValueError, match="`RANK` is 2, but WORLD_SIZE is not known"):
@@ -339,6 +344,43 @@ def test_rank_and_world_size_are_read_from_the_launcher(monkeypatch):
     assert launched(0, 2) == (0, 2)
     with pytest.raises(ValueError, match="The rank is 4 of 4 processes"):
         launched(4)
+
+
+BATCH = {"JOB_ID": 7, "NTASKS": 4, "PROCID": 0, "LOCALID": 0}  # of a batch script, whose job has 4 tasks
+STEP = {**BATCH, "STEP_NUM_TASKS": 4, "PROCID": 3, "LOCALID": 1, "STEP_TASKS_PER_NODE": "2(x2)"}
+ARRAY = {"ARRAY_TASK_ID": 9, "ARRAY_TASK_MIN": 5, "ARRAY_TASK_MAX": 11, "ARRAY_TASK_STEP": 2, "ARRAY_TASK_COUNT": 4}
+OTHERS = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+
+
+@pytest.mark.parametrize(
+    ("slurm", "others", "expected", "here"),
+    [
+        (BATCH, {}, (0, 1), (0, 1)),
+        (STEP, {}, (3, 4), (1, 2)),
+        ({**STEP, "STEP_TASKS_PER_NODE": "3,1"}, {}, (3, 4), (1, 3)),
+        (ARRAY, {}, (2, 4), (0, 1)),
+        ({**BATCH, **ARRAY}, {}, (2, 4), (0, 1)),
+        ({**STEP, **ARRAY}, {}, (2 * 4 + 3, 16), (1, 2)),
+        ({"ARRAY_TASK_ID": 1, "ARRAY_TASK_MIN": 0, "ARRAY_TASK_MAX": 2}, {}, (1, 3), (0, 1)),
+        ({**STEP, **ARRAY}, OTHERS, (1, 2), (1, 1)),  # `torchrun` within a step
+    ],
+)
+def test_slurm_says_which_process_this_is(slurm, others, expected, here, alone, monkeypatch, caplog):
+    for name, value in {**{f"SLURM_{name}": value for name, value in slurm.items()}, **others}.items():
+        monkeypatch.setenv(name, str(value))
+    assert launched() == expected
+    assert launched(0, 5) == (0, 5)
+    assert launched_here() == here
+    assert ("by Slurm's job array. Set RANK=0" in caplog.text) == ("ARRAY_TASK_ID" in slurm and not others)
+
+
+@pytest.mark.parametrize("wrong", [{"COUNT": 3}, {"ID": 8}])
+def test_an_array_in_unequal_steps_gives_no_rank(wrong, alone, monkeypatch):
+    for name, value in {**ARRAY, **{f"ARRAY_TASK_{name}": value for name, value in wrong.items()}}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    with pytest.raises(ValueError, match="between 5 and 11, not in equal steps, so the rank of task"):
+        launched()
+    assert launched(0, 1) == (0, 1)
 
 
 def test_the_first_process_writes_the_manifest(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
+from hf_curriculum.parts import launched
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -99,7 +99,7 @@ def extract_regions(
     processor = model if isinstance(model, RegionProcessor) else RegionProcessor(model, **options)
     images = _Images(data, image_column)
     about = processor.describe()
-    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    rank, size = launched()
     target = Path(path)
     folder = target if size == 1 else target.with_name(f"{target.name}.shards") / f"{rank}-of-{size}"
     scale = standardise if processor.mean is None else np.float32([processor.mean, processor.std])

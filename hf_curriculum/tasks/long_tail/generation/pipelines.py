@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
@@ -17,6 +16,7 @@ import torch
 from PIL import Image
 
 from hf_curriculum.config import digest, read_json
+from hf_curriculum.parts import launched_here
 from hf_curriculum.scorers.alignment.clip import OutOfDistributionCheck
 from hf_curriculum.scorers.pretrained import folder_digest
 from hf_curriculum.tasks.long_tail.generation.pixel_diffusion import (
@@ -298,7 +298,7 @@ def _weights_digest(pipe: Any) -> str:
 def _device() -> torch.device:
     """The GPU of this process, or the CPU."""
     if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        return torch.device("cuda", launched_here()[0] % torch.cuda.device_count())
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
