@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset, Features, Value
 
 from hf_curriculum.config import digest, parse_json, read_json, reading
+from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.text import cached_arrow
 from hf_curriculum.provenance import ScoreProvenance
 
@@ -37,7 +38,9 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     file = Path(folder) / MANIFEST
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. `score_shards` writes it.")
-    return read_json(file, "Delete the folder, and score again.", ["format", "scores", "keep", "shards"])
+    found = read_json(file, "Delete the folder, and score again.", ["format", "scores", "keep", "shards"])
+    validate_inside([os.path.join(folder, name) for name in found["shards"]], [folder], file)
+    return found
 
 
 def manifest_digest(manifest: dict[str, Any]) -> str:
@@ -87,6 +90,7 @@ def read_shard_scores(folder: str | Path, shard: str, columns: Sequence[str] | N
     file = score_file(folder, shard)
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: the shard {shard} is not scored yet. Run `score_shards`.")
+    validate_inside([str(file.absolute())], [folder], folder)
     with reading(file, _REMEDY):
         opened = pq.ParquetFile(file, page_checksum_verification=True)
         about = parse_json((opened.schema_arrow.metadata or {}).get(MARK, b"{}"))

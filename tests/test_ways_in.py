@@ -25,6 +25,7 @@ from hf_curriculum.cli import app
 from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.readers.img2dataset import load_img2dataset, read_downloads
 from hf_curriculum.data.readers.redcaps import load_redcaps
+from hf_curriculum.data.readers.shards import find_shards
 from hf_curriculum.data.readers.url_lists import load_url_list
 from hf_curriculum.data.regions.extract import extract_regions
 from hf_curriculum.data.regions.open import open_regions
@@ -35,9 +36,11 @@ from hf_curriculum.data.regions.tables import write_line_index
 from hf_curriculum.data.text import load_text
 from hf_curriculum.models.vision_features import VisionFeatures
 from hf_curriculum.planning.export import ExportedOrder
+from hf_curriculum.scored_shards import load_scored_shards, read_shard_scores
 from hf_curriculum.scorers.registry import scorer_from
 from hf_curriculum.scorers.visual.onnx import OnnxDetector
 from hf_curriculum.scoring.per_image import add_embeddings
+from hf_curriculum.scoring.shards import shard_status
 from hf_curriculum.streaming.index import BucketIndex, verify_bucketed
 from hf_curriculum.studies.recipe import read_preset
 from hf_curriculum.tasks.alignment import AlignerModel, Ontology
@@ -129,6 +132,15 @@ READS = {
     "load_prompts": load_prompts,
     "load_scores": lambda path: hf.load_scores(ROWS, path),
     "add_scores_from": lambda path: hf.add_scores_from(ROWS, path, on="image_id"),
+    "score_shards": lambda path: hf.score_shards(
+        path, hf.CaptionLength(), path.parent / "shard scores", keep=["caption"]
+    ),
+    "find_shards": find_shards,
+    "load_scored_shards": load_scored_shards,
+    "read_shard_scores": lambda path: read_shard_scores(path, "x.tar").to_pylist(),
+    "shard_status": shard_status,
+    "bucket_shards": lambda path: hf.bucket_shards(path, path, path.parent / "new buckets", 1),
+    "index_buckets": lambda path: hf.index_buckets(path, score_column="caption_length", easy="low"),
     "push_scores": lambda path: hf.push_scores("me/x", path, on="key", dry_run=True),
     "add_proposals": lambda path: add_proposals(ROWS, path),
     "StoredProposals": lambda path: StoredProposals(path).source,
@@ -201,7 +213,7 @@ LISTED = {
         [
             *("filter_spectrum", "generate_spectrum", "cache_vision_features", "add_scores", "add_scores_sharded"),
             *("add_detections", "push_scored", "checkpoint_from_hub", "Study", "RecipeParser.study", "chosen_of"),
-            *("PartFolder", "StudyRun", "ShardCache"),
+            *("PartFolder", "StudyRun", "ShardCache", "Bucketing", "Claims"),
         ],
         OWN,
     ),
@@ -219,6 +231,7 @@ LISTED = {
         "made by `open_regions`",
     ),
     "LabelledFiles": "read by `load_labelled`",
+    "ShardReader": "a shard that `find_shards` has found",
     "ReadAhead.open": "a shard that `ShardCache` keeps, opened as those of a folder are",
     "ImageToImage": "a pipeline of `diffusers`, which loads it",
 }
@@ -226,6 +239,8 @@ LISTED = {
 
 COMMANDS = {
     "score": "score {path} {out} --scorer caption_length",
+    "score, in place": "score {path} {out} --in-place --scorer caption_length --keep caption",
+    "bucket": "bucket {path} {path} {out} --num-buckets 1",
     "features": "features {path} {out} --model scenes_clip",
     "generate": "generate {path} {out} --all --prompt {path}",
     "propose": "propose {path} {out} --file {path}",

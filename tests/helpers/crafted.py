@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 import sys
 import threading
 from contextlib import contextmanager
@@ -16,10 +17,11 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from crawl import write_tar
 from datasets import Dataset, DatasetDict, Features, Value
 from PIL import Image
 
-from hf_curriculum import CaptionLength, add_scores, load_scored, save_bucketed, save_scored
+from hf_curriculum import CaptionLength, add_scores, load_scored, save_bucketed, save_scored, score_shards
 from hf_curriculum.data.regions.pack import pack_regions
 
 SECRET = "PRIVATE KEY"
@@ -231,6 +233,19 @@ def _link(folder, outside, name):
     (folder / name).symlink_to(outside / name)
 
 
+def _scored_shards(folder, outside, kind):
+    """A folder of `score_shards` that leads to another one's shard of scores."""
+    score_shards(outside / "shards", CaptionLength(), outside / "scores", keep=["caption"])
+    shutil.copytree(outside / "scores", folder / "s")
+    (folder / "s/scores/x.parquet").unlink()
+    if kind == "link":
+        (folder / "s/scores/x.parquet").symlink_to(outside / "scores/scores/x.parquet")
+    else:
+        content = json.loads((folder / "s/shards.json").read_text())
+        above = os.path.relpath(outside / "scores/scores/x.tar", folder / "s/scores")
+        (folder / "s/shards.json").write_text(json.dumps({**content, "shards": {above: 1}}))
+
+
 def make_outside(outside):
     """The files that nothing may open: an image, an array, a table, a text, a saved set."""
     picture(outside, "secret.png", SIZE)
@@ -240,6 +255,7 @@ def make_outside(outside):
     (outside / "captions.json").write_text(json.dumps([{"image_id": 1, "caption": SECRET}]))
     (outside / "rule.yaml").write_text(f"type: {SECRET}\n")
     scored_in(outside / "set", outside, "image")
+    write_tar(outside / "shards/x.tar", [{"key": "a", "caption": SECRET}])
 
 
 def make_crafted(root, outside, mark, address):
@@ -273,6 +289,9 @@ def make_crafted(root, outside, mark, address):
         "a shard of buckets names a file": (lambda f: _buckets(f, outside, secret), "b"),
         "a shard of buckets names an address": (lambda f: _buckets(f, outside, f"{address}/a.png"), "b"),
         "the index of buckets names a shard above": (lambda f: _buckets(f, outside, None), "b"),
+        "a folder with a linked archive": (lambda f: (f / "x.tar").symlink_to(outside / "shards/x.tar"), ""),
+        "scores of shards with a link": (lambda f: _scored_shards(f, outside, "link"), "s"),
+        "scores of a shard above": (lambda f: _scored_shards(f, outside, "above"), "s"),
         "HDF5 with an external file": (lambda f: _hdf5(f / "x.h5", outside, "external"), "x.h5"),
         "HDF5 with a virtual data set": (lambda f: _hdf5(f / "x.h5", outside, "virtual"), "x.h5"),
         "HDF5 with an external link": (lambda f: _hdf5(f / "x.h5", outside, "link"), "x.h5"),

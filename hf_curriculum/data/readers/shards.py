@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import fsspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Features, Image, Value
 
@@ -25,6 +26,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import digest, file_digest, parse_json, reading
 from hf_curriculum.data.readers.archives import archive_members
 from hf_curriculum.data.readers.img2dataset import STATS
+from hf_curriculum.data.readers.outside_files import validate_folder, validate_inside
 from hf_curriculum.remote import RemoteFolder
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -159,6 +161,8 @@ def _named_by(
         return
     if not fs.isdir(path):
         raise FileNotFoundError(f"{path} is neither a folder, an archive (.tar) nor a Parquet file.")
+    if _is_local(fs):
+        validate_folder(path)
     inside = {
         name: info for name, info in fs.find(path, detail=True, withdirs=True).items() if not _hidden(name, path)
     }
@@ -262,6 +266,7 @@ class ShardReader:
                     values[IMAGE] = [
                         {"bytes": cell, "path": None} if isinstance(cell, bytes) else cell for cell in values[IMAGE]
                     ]
+                    _validate_embedded(values[IMAGE])
                 start += len(batch)
                 yield {name: values.get(name, [None] * len(batch)) for name in names}
 
@@ -294,6 +299,7 @@ class ShardReader:
 
     def _files(self, images: bool) -> Iterator[dict[str, Any]]:
         stems: dict[str, dict[str, Path]] = {}
+        validate_inside([str(file.absolute()) for file in self.path.iterdir()], [self.path], self.path)
         for file in sorted(self.path.iterdir()):
             stems.setdefault(file.stem, {})[file.suffix.lower()] = file
         for stem, files in stems.items():
@@ -361,7 +367,20 @@ class ShardReader:
                         paths = pa.nulls(len(batch), pa.string())
                         content = columns[IMAGE].cast(pa.binary())
                         columns[IMAGE] = pa.StructArray.from_arrays([content, paths], ["bytes", "path"])
+                    if IMAGE in columns and pc.struct_field(columns[IMAGE], "bytes").null_count:
+                        _validate_embedded(columns[IMAGE].to_pylist())
                     start += len(batch)
                     yield pa.table([columns[name].cast(schema.field(name).type) for name in features], schema=schema)
         except (ValueError, TypeError, pa.ArrowException) as error:
             raise DamagedShardError(f"{self.path} behind row {start:,}: {error}") from error
+
+
+def _validate_embedded(images: Sequence[Any]) -> None:
+    """Raises a `ValueError` where rows name images in place of holding them."""
+    named = [cell for cell in images if not (cell is None or (isinstance(cell, dict) and "bytes" in cell))]
+    named += [cell for cell in images if isinstance(cell, dict) and cell.get("bytes") is None and cell.get("path")]
+    if named:
+        raise ValueError(
+            f"{len(named)} rows name images in place of holding their bytes, such as {named[0]!r:.80}. Such files are "
+            "not opened: write the bytes into the shard, or load the data with `load_captioned`."
+        )
