@@ -35,7 +35,6 @@ from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs
 from hf_curriculum.data.seeding import IndexedCollator
-from hf_curriculum.data.text_blocks import JointText
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum
@@ -438,7 +437,7 @@ def validate_captions(trainer: Any) -> None:
 def sending_bytes(collator: Any) -> tuple[Any, torch.Tensor]:
     """The collator with images as bytes, and the table by which `look_up` makes numbers of them."""
     sending, inputs = copy.copy(collator), getattr(collator, "image_inputs", None)
-    if isinstance(collator, JointText):
+    if hasattr(collator, "collator"):  # `JointText`'s
         sending.collator, table = sending_bytes(collator.collator)
         return sending, table
     if not isinstance(inputs, PixelInputs):
