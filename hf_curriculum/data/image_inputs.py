@@ -15,6 +15,7 @@ from datasets import Dataset
 from PIL import Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.config import kind_of
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
 from hf_curriculum.data.regions.base import Regions
@@ -131,15 +132,19 @@ class PixelInputs(ImageInputs):
 
     Args:
         image_processor: any transformers image processor whose output has a fixed size, or one that finds regions
-            (its `region_features` are padded). One that only resizes and normalises with Pillow
-            (`make_image_processor`) is replaced by a table of its own numbers, which is twice as fast.
+            (its `region_features` are padded). One that only resizes and normalises (`make_image_processor`) is
+            replaced by a table of its own numbers, which is twice as fast.
         augment: called with the RGB image before the processor; returns an image or an array (`Augment`).
         image_column: the column of images, in any form `to_rgb` reads.
 
-    Shapes: `pixel_values` float32 (3, H, W), or what the processor returns, without the batch.
+    Attributes:
+        table: what `look_up` makes a processor's numbers of bytes by, (3, 256) float32; None: it does more than that.
+
+    Shapes: `pixel_values` float32 (3, H, W), or what the processor returns, without the batch; of `as_bytes()` uint8.
 
     Raises:
         UnreadableImageError: an image cannot be decoded (a ValueError too).
+        ValueError: bytes are asked for, and the processor is no table.
 
     Example:
         >>> inputs = PixelInputs(make_image_processor(64))
@@ -155,6 +160,25 @@ class PixelInputs(ImageInputs):
         self.image_column = image_column
         self.columns: tuple[str, ...] = (image_column,)
         self._table = PixelTable(image_processor) if is_plain(image_processor) else None
+        self._bytes = False
+        reduces = self._table is not None and getattr(image_processor, "draft", False)
+        self._draft = max(self._table.height, self._table.width) if reduces else None
+
+    @property
+    def table(self) -> torch.Tensor | None:
+        return None if self._table is None else torch.from_numpy(self._table.table)
+
+    def as_bytes(self) -> PixelInputs:
+        """The same inputs before they are normalised: a quarter of the bytes, of which `look_up` makes the numbers."""
+        if self._table is None:
+            raise ValueError(
+                "Images cannot be sent as bytes (`uint8_images=True`): the image processor "
+                f"({kind_of(self.image_processor)}) does more than resize to a fixed size and normalise, so that no "
+                "table turns bytes into its numbers. Use `make_image_processor`, or leave it out."
+            )
+        plain = copy.copy(self)
+        plain._bytes = True
+        return plain
 
     @property
     def is_random(self) -> bool:
@@ -167,6 +191,15 @@ class PixelInputs(ImageInputs):
         plain.augment = None
         return plain
 
+    def validate(self, dataset: Dataset, name: str, rows: np.ndarray | None = None) -> None:
+        """Looks whether a processor with `draft=True` is given files, which can be decoded at a smaller scale."""
+        if self._draft is not None and getattr(dataset.features.get(self.image_column), "decode", False):
+            raise ValueError(
+                f"The image processor has `draft=True`, and the column {self.image_column!r} of {name} decodes its "
+                "images whole, so that nothing is saved. Let it hand out files, `dataset.cast_column("
+                f"{self.image_column!r}, datasets.Image(decode=False))`, or leave `draft` out."
+            )
+
     def draw(self, example: Mapping[str, Any]) -> Mapping[str, Any]:
         """The row with its image augmented."""
         return example if self.augment is None else {**example, self.image_column: self._open(example)}
@@ -175,7 +208,7 @@ class PixelInputs(ImageInputs):
         """The row's image, processed."""
         image = self._open(example)
         if self._table is not None:
-            return {"pixel_values": self._table(image)}
+            return {"pixel_values": self._table.resize(image) if self._bytes else self._table(image)}
         found = process_image(self.image_processor, image)
         mask = found.pop("region_mask", None)
         return found if mask is None else {name: part[mask != 0] for name, part in found.items()}
@@ -192,8 +225,10 @@ class PixelInputs(ImageInputs):
 
     def _open(self, example: Mapping[str, Any]) -> Image.Image:
         name = f"The image `{example[IMAGE_ID]}`" if IMAGE_ID in example else None
+        # Crops are drawn in the whole image, so that they are the same with any processor.
+        draft = self._draft if self.augment is None else None
         try:
-            image = to_rgb(example[self.image_column])
+            image = to_rgb(example[self.image_column], draft=draft)
         except UnreadableImageError as error:
             if name is None:
                 raise

@@ -45,11 +45,13 @@ class UnreadableImageError(ValueError):
     """An image that cannot be decoded. The message names it and says why."""
 
 
-def to_rgb(image: Any, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The image as an upright eight-bit RGB image."""
+def to_rgb(
+    image: Any, *, name: str | None = None, max_pixels: int = MAX_PIXELS, draft: int | None = None
+) -> Image.Image:
+    """The image as an upright eight-bit RGB image; a JPEG decoded at a scale that leaves sides of `draft` or more."""
     name = name or _name(image)
     try:
-        return _flatten(_upright(_open(image, name, max_pixels)), name)
+        return _flatten(_upright(_open(image, name, max_pixels, draft)), name)
     except UnreadableImageError:
         raise
     except FileNotFoundError as error:
@@ -68,7 +70,7 @@ def _name(image: Any) -> str:
     return f"an image given as {type(image).__name__}"
 
 
-def _open(image: Any, name: str, max_pixels: int) -> Image.Image:
+def _open(image: Any, name: str, max_pixels: int, draft: int | None) -> Image.Image:
     """A loaded PIL image."""
     if isinstance(image, Image.Image):
         return _load(image, name, max_pixels)
@@ -80,7 +82,7 @@ def _open(image: Any, name: str, max_pixels: int) -> Image.Image:
         return datasets.Image().decode_example({"path": fspath(image), "bytes": None})
     if isinstance(image, (str, PathLike, io.BytesIO)):
         with open_header(image) as opened:
-            return _load(opened, name, max_pixels)
+            return _load(opened, name, max_pixels, draft)
     if isinstance(image, np.ndarray) or hasattr(image, "__array__"):
         return _from_array(np.asarray(image), name)
     raise UnreadableImageError(
@@ -124,7 +126,7 @@ def image_size(image: Any) -> tuple[int, int] | tuple[None, None]:
 _SIDEWAYS = (5, 6, 7, 8)  # orientations in EXIF that exchange width and height
 
 
-def _load(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
+def _load(image: Image.Image, name: str, max_pixels: int, draft: int | None = None) -> Image.Image:
     """Decodes an image that is open, if its header allows."""
     if getattr(image, "tile", None):  # not decoded yet
         pixels = image.width * image.height
@@ -136,6 +138,8 @@ def _load(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
             )
         if image.format == "EPS":
             raise UnreadableImageError(f"{name} is PostScript, a program, which is not run. Convert it.")
+        if draft is not None:
+            image.draft(None, (draft, draft))
     image.load()
     return image
 

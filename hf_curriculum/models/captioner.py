@@ -10,7 +10,6 @@ import torch
 from datasets import Dataset
 from transformers import (
     AutoConfig,
-    AutoImageProcessor,
     AutoModelForImageTextToText,
     AutoTokenizer,
     GitProcessor,
@@ -20,7 +19,7 @@ from transformers import (
 
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.data.image_inputs import RegionInputs
-from hf_curriculum.data.processors import CaptionProcessor, make_image_processor
+from hf_curriculum.data.processors import CaptionProcessor, load_image_processor, make_image_processor
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.tokenizer import train_word_tokenizer, train_wordpiece
 from hf_curriculum.models.git.build import git_from_config, small_git_config
@@ -66,8 +65,7 @@ def load_captioner(name: str, revision: str | None = None) -> tuple[PreTrainedMo
     if reads(model, "region_features"):
         return model, CaptionProcessor.from_pretrained(name, revision=revision)
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-    images = AutoImageProcessor.from_pretrained(name, revision=revision, backend="pil")
-    return model, GitProcessor(images, tokenizer)
+    return model, GitProcessor(load_image_processor(name, revision=revision), tokenizer)
 
 
 def reads(model: torch.nn.Module, name: str) -> bool:

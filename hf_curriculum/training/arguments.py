@@ -94,6 +94,14 @@ class CurriculumTrainingArguments(TrainingArguments):
             "the run, so that it resumes exactly. None: wherever the data or the collator may be random."
         },
     )
+    uint8_images: bool = field(
+        default=False,
+        metadata={
+            "help": "Send images to the device as bytes, a quarter of the memory and of the transfer, and normalise "
+            "them there: the same numbers. For collators with an image processor that only resizes to a fixed size "
+            "and normalises (make_image_processor), and for any model."
+        },
+    )
     max_seconds: float | None = field(
         default=None,
         metadata={

@@ -174,6 +174,8 @@ def _score_facts(trainer: Any) -> dict[str, Any] | None:
 
 def _settings(trainer: Any) -> dict[str, Any]:
     args, plan = trainer.args, trainer.plan
+    collator = getattr(trainer.data_collator, "collator", trainer.data_collator)  # `JointText`'s
+    images = getattr(collator, "image_processor", None)
     values = {name: getattr(args, name) for name in _SETTINGS}
     return {
         "examples per optimizer step": plan.global_batch_size,
@@ -181,6 +183,8 @@ def _settings(trainer: Any) -> dict[str, Any]:
         "planned optimizer steps": plan.max_steps,
         **{name: value.value if isinstance(value, Enum) else value for name, value in values.items()},
         **({} if args.weight_column is None else {"weights of the examples": args.weight_column}),
+        **({"images resized by": images.backend} if getattr(images, "backend", "pil") != "pil" else {}),
+        **({"JPEGs decoded at a smaller scale": True} if getattr(images, "draft", False) else {}),
         "seed": args.seed,
         "seed of the order": plan.seed,
     }

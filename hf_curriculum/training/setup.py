@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import json
@@ -32,7 +33,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.iid import IID
-from hf_curriculum.data.image_inputs import ImageInputs
+from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs
 from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.planning.batches import ByImage
@@ -431,6 +432,22 @@ def validate_captions(trainer: Any) -> None:
             f"{type(model).__name__} {model.config.vocab_size:,} and {read}: it would take words for others. Give the "
             "collator the tokenizer of this model, or build the model with `vocab_size=len(tokenizer)` and its ids."
         )
+
+
+def sending_bytes(collator: Any) -> tuple[Any, torch.Tensor]:
+    """The collator with images as bytes, and the table by which `look_up` makes numbers of them."""
+    sending, inputs = copy.copy(collator), getattr(collator, "image_inputs", None)
+    if hasattr(collator, "collator"):  # `JointText`'s
+        sending.collator, table = sending_bytes(collator.collator)
+        return sending, table
+    if not isinstance(inputs, PixelInputs):
+        raise ValueError(
+            f"uint8_images=True was given, and the collator ({type(collator).__name__}) has no image processor of its "
+            "own that images could be normalised after: it reads none, stored features or regions, or prepares them "
+            "itself. Leave it out, or use a collator of this library with make_image_processor(224)."
+        )
+    sending.image_inputs = inputs.as_bytes()
+    return sending, inputs.table
 
 
 _PLAIN_COLLATORS = (DataCollatorWithPadding, DefaultDataCollator, DataCollatorForSeq2Seq)

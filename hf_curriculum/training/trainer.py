@@ -19,6 +19,7 @@ from transformers import DataCollator, EvalPrediction, PreTrainedModel, Trainer,
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
+from hf_curriculum.data.processors import look_up
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.planning.deciding import Observed
@@ -70,6 +71,7 @@ from hf_curriculum.training.setup import (
     reason_without_plan,
     reference_compute,
     saved_batch_size,
+    sending_bytes,
     stock_epochs,
     validate_batch_size,
     validate_evaluation,
@@ -136,6 +138,7 @@ class CurriculumTrainer(HubMixin, Trainer):
     _audit: DrawAudit | None = None
     _rows_of_batch: torch.Tensor | None = None
     _evaluating = False
+    _pixel_table: torch.Tensor | None = None
     amended: Mapping[str, Any] | None = None
     """What was before the plan, of an amended run; see `Plan.amended`."""
     _amended_at: str | None = None
@@ -183,6 +186,8 @@ class CurriculumTrainer(HubMixin, Trainer):
                 'a column: train_dataset.add_column("difficulty", scores) and score_column="difficulty".'
             )
         validate_shared_images(self.model, self.data_collator, self.args.n_gpu)
+        if self.args.uint8_images:
+            sending_bytes(self.data_collator)  # for its errors alone
         self._scores, self._scored_data = scores, self.train_dataset
         self._plan: Plan | None = None
         self._planned_for: tuple[Any, Mapping[str, Any]] | None = None
@@ -350,11 +355,22 @@ class CurriculumTrainer(HubMixin, Trainer):
         collator, dropped = self.data_collator, self.args.dataloader_drop_last
         if description != "Training" and hasattr(collator, "without_augmentation"):
             self.data_collator = collator.without_augmentation()
+        if self.args.uint8_images:
+            self.data_collator, table = sending_bytes(self.data_collator)
+            self._pixel_table = table.to(self.args.device)
         self.args.dataloader_drop_last = dropped and description != SCORING
         try:
             return super()._get_dataloader(dataset, description, *args, **kwargs)
         finally:
             self.data_collator, self.args.dataloader_drop_last = collator, dropped
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        # Private in transformers 5.24: puts a batch on the device.
+        prepared = super()._prepare_inputs(inputs)
+        if self._pixel_table is None or getattr(prepared.get("pixel_values"), "dtype", None) != torch.uint8:
+            return prepared
+        pixels = look_up(self._pixel_table, prepared["pixel_values"])
+        return {**prepared, "pixel_values": self._prepare_input(pixels)}  # DeepSpeed's type
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self._without_plan is not None:

@@ -54,6 +54,7 @@ class DataArguments:
     image_size: int = field(metadata={"help": "pixels along an edge, as the model gets it"})
     image_mean: list[float] | None = field(metadata={"help": "per channel; ImageNet's if none"})
     image_std: list[float] | None = field(metadata={"help": "per channel; ImageNet's if none"})
+    image_backend: str = field(metadata={"help": 'what resizes images: "pil", or "torchvision", which is faster'})
     vocab_size: int = field(metadata={"help": "most entries of the tokenizer"})
 
 

@@ -104,7 +104,8 @@ def _prepare(given: str, seed: int, folder: Path) -> Prepared:
     words = validate_word_limit(parts, data_args.word_limit, beyond=data_args.beyond_limit)
     tokenizer = train_wordpiece(allowed, data_args.vocab_size, max_length=1024)
     images = {key: value for key in ("mean", "std") if (value := getattr(data_args, f"image_{key}")) is not None}
-    return Prepared(data, text, tokenizer, make_image_processor(data_args.image_size, **images), words, tagger)
+    processor = make_image_processor(data_args.image_size, **images, backend=data_args.image_backend)
+    return Prepared(data, text, tokenizer, processor, words, tagger)
 
 
 def read_data(data_args: DataArguments, *others: Any) -> dict[str, Dataset]:

@@ -1,11 +1,16 @@
 """What a model sees of an image: pixels, stored features, regions."""
 
+import io
 import logging
 import pickle
+import struct
+import zlib
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset, Features
+from datasets import Image as ImageFeature
 from PIL import Image
 from torch.utils.data import DataLoader
 from transformers import BatchFeature
@@ -20,8 +25,8 @@ from hf_curriculum.data.image_inputs import (
     RegionInputs,
     images_for,
 )
-from hf_curriculum.data.images import UnreadableImageError
-from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.processors import CaptionProcessor, PixelTable, look_up
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.pack import pack_regions
@@ -47,6 +52,51 @@ def regions(image_id, dims=6, **parts):
     return Regions(image_id, **made | parts)
 
 
+def jpeg(seed=0, mode="RGB", kind="JPEG", size=(60, 36), **options):
+    """A smooth picture as a file."""
+    y, x = np.mgrid[: size[1], : size[0]]
+    pixels = np.stack([4 * x, 7 * y, 255 - 2 * x - y + 20 * seed], axis=-1) % 256
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+def turned():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return jpeg(exif=exif)
+
+
+def sixteen_bits():
+    file = io.BytesIO()
+    Image.fromarray(np.linspace(0, 65535, 60 * 36).astype(np.uint16).reshape(36, 60)).save(file, "PNG")
+    return file.getvalue()
+
+
+def animated(kind):
+    return jpeg(kind=kind, save_all=True, append_images=[Image.new("RGB", (60, 36), "red")])
+
+
+def huge():
+    """A picture of 121 million pixels in a few bytes."""
+    content = bytearray(jpeg(kind="PNG"))
+    content[16:24] = struct.pack(">II", 11_000, 11_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+UNUSUAL = {
+    "cmyk": lambda: jpeg(mode="CMYK"),
+    "grey": lambda: jpeg(mode="L"),
+    "turned": turned,
+    "16 bits": sixteen_bits,
+    "rgba": lambda: jpeg(mode="RGBA", kind="PNG"),
+    "la": lambda: jpeg(mode="LA", kind="PNG"),
+    "palette": lambda: jpeg(mode="P", kind="PNG", transparency=3),
+    "gif": lambda: animated("GIF"),
+    "webp": lambda: animated("WEBP"),
+    "progressive": lambda: jpeg(progressive=True),
+}
 STORE = {image_id: regions(image_id) for image_id in COUNTS}
 
 
@@ -278,6 +328,74 @@ class TestPixelsAndFeatures:
                 inputs.batch([rows("4")[0], {"image_id": "7", "image": None}], first_row=7)
         with pytest.raises(ValueError, match=r"^Row 5: dict has nothing of the image '3'"):
             RegionInputs(STORE).batch([{"image_id": "4"}, {"image_id": "3"}], first_row=4)
+
+    @pytest.mark.parametrize("draft", [False, True])
+    @pytest.mark.parametrize("kind", UNUSUAL)
+    def test_unusual_files_are_one_image_on_every_backend(self, kind, draft):
+        row = {"image": {"bytes": UNUSUAL[kind](), "path": None}}
+        of_pil, of_torch = (
+            PixelInputs(make_image_processor((40, 24), backend=backend, draft=draft)).as_bytes().read(row)
+            for backend in ("pil", "torchvision")
+        )
+        assert (of_pil["pixel_values"].int() - of_torch["pixel_values"].int()).abs().max() <= 1
+        expected = PixelInputs(make_image_processor((40, 24))).as_bytes().read({"image": to_rgb(row["image"])})
+        assert torch.equal(of_pil["pixel_values"], expected["pixel_values"])  # all are smaller than twice the size
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (lambda: jpeg()[:400], r"an image given as bytes cannot be decoded \(OSError"),
+            (lambda: b"<html>404</html>", r"cannot be decoded \(UnidentifiedImageError"),
+            (lambda: huge(), r"11,000 × 11,000 = 121,000,000 pixels, more than the limit of 100,000,000"),
+        ],
+        ids=["truncated", "no image", "huge"],
+    )
+    def test_what_cannot_be_read_is_refused_in_the_same_words(self, content, message):
+        for options in ({}, {"backend": "torchvision"}, {"draft": True}):
+            with pytest.raises(UnreadableImageError, match=message):
+                PixelInputs(make_image_processor(8, **options)).read({"image": content()})
+
+    @pytest.mark.parametrize("share", [False, True])
+    @pytest.mark.parametrize("backend", ["pil", "torchvision"])
+    def test_bytes_are_the_same_crops_and_become_the_same_numbers(self, backend, share):
+        augment = Augment(crop=(0.2, 0.8), flip=True, jitter=0.4)
+        processor = make_image_processor(16, backend=backend)
+        collator = CaptionCollator(TOKENIZER, processor, augment=augment, share_images=share)
+        sending = CaptionCollator(TOKENIZER, processor, augment=augment, share_images=share)
+        sending.image_inputs = collator.image_inputs.as_bytes()
+        examples = [{"image": {"bytes": jpeg(seed), "path": None}, "caption": "a dog"} for seed in range(4)]
+        drawn = [IndexedExample({**one, "image_id": str(row)}, row, 10 + row) for row, one in enumerate(examples)]
+        expected, found = (IndexedCollator(one, 3, True)(drawn)["pixel_values"] for one in (collator, sending))
+        assert found.dtype == torch.uint8
+        assert found.nbytes * 4 == expected.nbytes
+        assert torch.equal(look_up(collator.image_inputs.table, found), expected)
+        assert not torch.equal(IndexedCollator(sending, 4, True)(drawn)["pixel_values"], found)
+
+    def test_bytes_need_a_table(self):
+        with pytest.raises(
+            ValueError, match=r"sent as bytes .*: the image processor \(a function\) does more than resize"
+        ):
+            PixelInputs(lambda images, return_tensors: {}).as_bytes()
+        assert PixelInputs(lambda images, return_tensors: {}).table is None
+
+    def test_a_draft_reads_fewer_pixels_of_files_that_are_not_augmented(self, monkeypatch):
+        seen, row = [], {"image": jpeg(size=(200, 120))}
+        processor = make_image_processor((30, 20), draft=True)
+        monkeypatch.setattr(PixelTable, "__call__", lambda self, image: seen.append(image.size))
+        for inputs in (PixelInputs(processor), PixelInputs(processor, lambda image: image)):
+            inputs.read(row)
+        PixelInputs(make_image_processor((30, 20))).read(row)
+        assert seen == [(50, 30), (200, 120), (200, 120)]
+
+    def test_a_draft_of_images_that_are_decoded_already_is_refused(self):
+        data = Dataset.from_dict({"image": [{"bytes": jpeg(), "path": None}]}, Features({"image": ImageFeature()}))
+        inputs = PixelInputs(make_image_processor(8, draft=True))
+        with pytest.raises(
+            ValueError, match=r"`draft=True`, and the column 'image' of train_dataset decodes its images"
+        ):
+            inputs.validate(data, "train_dataset")
+        inputs.validate(data.cast_column("image", ImageFeature(decode=False)), "train_dataset")
+        PixelInputs(make_image_processor(8)).validate(data, "train_dataset")
 
     def test_what_is_random_is_drawn_once(self):
         inputs = PixelInputs(make_image_processor(8), Augment(crop=(0.2, 0.4)))

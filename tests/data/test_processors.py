@@ -5,30 +5,69 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, CLIPImageProcessorPil, ViTImageProcessorPil
+from transformers import AutoImageProcessor, CLIPImageProcessorPil, ViTImageProcessor, ViTImageProcessorPil
 
 from hf_curriculum import make_image_processor, train_wordpiece
-from hf_curriculum.data.processors import CaptionProcessor, PixelTable, is_plain, process_image
+from hf_curriculum.data import processors
+from hf_curriculum.data.processors import (
+    CaptionProcessor,
+    PixelTable,
+    is_plain,
+    load_image_processor,
+    look_up,
+    process_image,
+)
 
 
 def noise(width, height):
     return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-@pytest.mark.parametrize("resample", ["nearest", "bilinear", "bicubic", "lanczos"])
+FILTERS = {"pil": ["nearest", "bilinear", "bicubic", "lanczos"], "torchvision": ["bilinear", "bicubic"]}
+
+
+@pytest.mark.parametrize(("backend", "resample"), [(key, one) for key, found in FILTERS.items() for one in found])
 @pytest.mark.parametrize("size", [64, (32, 48)])
-@pytest.mark.parametrize("image", [(200, 150), (31, 77), (1, 1)])
-def test_the_table_gives_the_processors_own_numbers(image, size, resample):
-    processor = make_image_processor(size, mean=(0.1, 0.2, 0.3), std=(0.9, 0.5, 0.25), resample=resample)
-    pixels, expected = (PixelTable(processor)(noise(*image)), process_image(processor, noise(*image))["pixel_values"])
+@pytest.mark.parametrize("image", [(200, 150), (31, 77), (1, 1), (64, 64)])
+def test_the_table_gives_the_processors_own_numbers(image, size, backend, resample):
+    options = {"mean": (0.1, 0.2, 0.3), "std": (0.9, 0.5, 0.25), "resample": resample, "backend": backend}
+    processor = make_image_processor(size, **options)
+    table = PixelTable(processor)
+    pixels, expected = (table(noise(*image)), process_image(processor, noise(*image))["pixel_values"])
+    assert is_plain(processor)
     assert pixels.dtype == torch.float32
     assert pixels.is_contiguous()
     assert torch.equal(pixels, expected)
+    resized = table.resize(noise(*image))
+    assert resized.dtype == torch.uint8
+    assert resized.is_contiguous()
+    assert torch.equal(look_up(torch.from_numpy(table.table), torch.stack([resized, resized]))[1], expected)
+
+
+@pytest.mark.parametrize("resample", FILTERS["torchvision"])
+@pytest.mark.parametrize("size", [16, 50, (70, 40)])
+def test_the_backends_differ_by_what_rounding_makes(size, resample):
+    y, x = np.mgrid[:60, :90]
+    image = Image.fromarray(np.stack([x * 2, y * 4, 255 - x - y], axis=-1).astype(np.uint8))
+    of_pil, of_torch = (
+        PixelTable(make_image_processor(size, resample=resample, backend=backend)).resize(image).int()
+        for backend in FILTERS
+    )
+    assert (of_pil - of_torch).abs().max() <= 1
+
+
+def test_an_image_of_several_blocks_of_memory_is_copied(monkeypatch):
+    table, image = PixelTable(make_image_processor(8, backend="torchvision")), noise(2200, 2100)
+    found = table(image)
+    with monkeypatch.context() as patched:
+        patched.setattr(processors.pa, "array", lambda image: (_ for _ in ()).throw(TypeError("Pillow before 11.3")))
+        assert torch.equal(table(image), found)
 
 
 @pytest.mark.parametrize("options", [{}, {"do_normalize": False}, {"do_rescale": False}, {"rescale_factor": 0.01}])
-def test_the_table_follows_the_processors_options(options):
-    processor = ViTImageProcessorPil(size={"height": 16, "width": 16}, **options)
+@pytest.mark.parametrize("made_by", [ViTImageProcessorPil, ViTImageProcessor])
+def test_the_table_follows_the_processors_options(options, made_by):
+    processor = made_by(size={"height": 16, "width": 16}, **options)
     assert torch.equal(PixelTable(processor)(noise(40, 30)), process_image(processor, noise(40, 30))["pixel_values"])
 
 
@@ -42,6 +81,8 @@ class Mirrored(ViTImageProcessorPil):
     [
         (make_image_processor(8), True),
         (ViTImageProcessorPil(), True),
+        (ViTImageProcessor(), True),
+        (ViTImageProcessor(resample=Image.Resampling.LANCZOS), False),
         (ViTImageProcessorPil(do_resize=False), False),
         (ViTImageProcessorPil(size={"shortest_edge": 8}), False),
         (ViTImageProcessorPil(do_center_crop=True, crop_size={"height": 4, "width": 4}), False),
@@ -60,6 +101,29 @@ def test_the_processor_saves_and_loads(tmp_path):
     loaded = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
     assert isinstance(loaded, ViTImageProcessorPil)
     assert torch.equal(process_image(loaded, noise(9, 9))["pixel_values"], PixelTable(processor)(noise(9, 9)))
+
+
+def test_a_processor_says_its_backend_where_it_is_loaded(tmp_path, monkeypatch, caplog):
+    made = make_image_processor(8, backend="torchvision", draft=True)
+    made.save_pretrained(tmp_path)
+    loaded = load_image_processor(tmp_path)
+    assert type(loaded) is ViTImageProcessor
+    assert loaded.to_dict() == made.to_dict()
+    assert type(load_image_processor(tmp_path, backend="pil")) is ViTImageProcessorPil
+    monkeypatch.setattr(processors, "is_torchvision_available", lambda: False)
+    assert type(load_image_processor(tmp_path)) is ViTImageProcessorPil
+    assert "trained on images that torchvision resized, and it is not installed: Pillow does" in caplog.text
+    with pytest.raises(ImportError, match=r"torchvision is not installed. Install it, `pip install torchvision`, or"):
+        make_image_processor(8, backend="torchvision")
+
+
+def test_an_unknown_backend():
+    with pytest.raises(ValueError, match=r"`backend='cv2'` was given. The backends are 'pil' and 'torchvision'"):
+        make_image_processor(8, backend="cv2")
+    with pytest.raises(
+        ValueError, match=r"`resample='lanczos'` was given with `backend='torchvision'`, which resizes"
+    ):
+        make_image_processor(8, resample="lanczos", backend="torchvision")
 
 
 def test_its_defaults_are_those_of_dinos_towers():

@@ -7,6 +7,7 @@ import io
 import json
 import re
 
+import datasets
 import numpy as np
 import pytest
 from transformers import ViTConfig
@@ -132,9 +133,12 @@ def test_a_captioner_with_a_vision_model_inside_captions_a_photo(tmp_path, monke
         "intermediate_size": 8,
     }  # fmt: skip
     model = RegionTransformerForCausalLM(RegionTransformerConfig(len(tokenizer), vision_config=vision, **sizes))
-    collator = CaptionCollator(tokenizer, make_image_processor(16), max_length=12)
+    collator = CaptionCollator(tokenizer, make_image_processor(16, backend="torchvision", draft=True), max_length=12)
     processor = CaptionProcessor(collator.image_processor, tokenizer)
-    card, facts = card_of(tmp_path, model, scenes, collator, processor)
+    undecoded = scenes.cast_column("image", datasets.Image(decode=False))
+    card, facts = card_of(tmp_path, model, undecoded, collator, processor)
+    assert facts["settings"]["images resized by"] == "torchvision"
+    assert facts["settings"]["JPEGs decoded at a smaller scale"]
     assert facts["images"] == {"reads": "pixel_values", "vision_model": "vit", "trained": False}
     scenes[0]["image"].save(tmp_path / "photo.jpg")
     printed, _, names = run_code(card, tmp_path, monkeypatch)

@@ -1,6 +1,7 @@
 """Captioners of any kind, with their processor, from a folder."""
 
 import copy
+import shutil
 import warnings
 from inspect import signature
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import tiny_models
 import torch
+import transformers
 from datasets import Dataset
 from transformers import AutoProcessor, GitProcessor, OPTForCausalLM
 
@@ -39,6 +41,13 @@ def test_a_captioner_on_regions_has_no_image_processor():
     assert type(of_git.image_processor) is type(make_image_processor(16))  # of Pillow, as in training
 
 
+def test_the_backend_of_training_is_that_of_a_loaded_captioner(tmp_path):
+    shutil.copytree(tiny_models.git(), tmp_path / "git")
+    trained_on = make_image_processor(16, backend="torchvision")
+    trained_on.save_pretrained(tmp_path / "git")
+    assert load_captioner(str(tmp_path / "git"))[1].image_processor.to_dict() == trained_on.to_dict()
+
+
 def test_what_is_asked_of_the_hub(monkeypatch):
     """All parts of one revision, and images read without torchvision."""
     asked, places = [], []
@@ -53,7 +62,7 @@ def test_what_is_asked_of_the_hub(monkeypatch):
         monkeypatch.setattr(auto, "from_pretrained", watched)
 
     for auto in ("AutoConfig", "AutoModelForImageTextToText", "AutoTokenizer", "AutoImageProcessor"):
-        watch(getattr(module, auto))
+        watch(getattr(transformers, auto))
     watch(module.CaptionProcessor)
     one = {"revision": "v2"}
     pixels = ("AutoImageProcessor", "me/it", one | {"backend": "pil"})

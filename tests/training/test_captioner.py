@@ -32,7 +32,7 @@ def scenes():
 
 @pytest.fixture
 def make(scenes, tmp_path):
-    def build(model=None, compute_metrics=None, augment=None, **arguments):
+    def build(model=None, compute_metrics=None, augment=None, collator=None, **arguments):
         tokenizer = train_wordpiece(scenes["train"], 400)
         torch.manual_seed(0)
         if model is None:
@@ -55,7 +55,8 @@ def make(scenes, tmp_path):
         return CaptioningTrainer(
             model,
             args,
-            data_collator=CaptionCollator(tokenizer, make_image_processor(32), max_length=20, augment=augment),
+            data_collator=collator
+            or CaptionCollator(tokenizer, make_image_processor(32), max_length=20, augment=augment),
             train_dataset=scenes["train"],
             eval_dataset=scenes["validation"],
             compute_metrics=compute_metrics(tokenizer) if compute_metrics else None,
@@ -107,6 +108,28 @@ def test_augmented_images_are_the_same_for_the_same_seed_on_any_batch_size(make)
     first = pixels()
     assert torch.equal(pixels(per_device_train_batch_size=4, gradient_accumulation_steps=4), first)
     assert not torch.equal(pixels(data_seed=1), first)
+
+
+def test_images_sent_as_bytes_train_and_evaluate_as_numbers_do(make):
+    def run(**arguments):
+        trainer = make(augment=Augment(), eval_strategy="epoch", predict_with_generate=True, **arguments)
+        seen, prepare = [], trainer._prepare_inputs
+        trainer._prepare_inputs = lambda inputs: seen.append(inputs["pixel_values"].dtype) or prepare(inputs)
+        trainer.train()
+        times = ("runtime", "per_second", "seconds")
+        kept = [{name: one[name] for name in one if not name.endswith(times)} for one in trainer.state.log_history]
+        return seen, kept, trainer.model.state_dict()
+
+    (sent, logs, weights), (as_numbers, expected_logs, expected) = run(uint8_images=True), run()
+    assert set(sent) == {torch.uint8}
+    assert set(as_numbers) == {torch.float32}
+    assert logs == expected_logs
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_bytes_that_nothing_normalises_are_refused(make):
+    with pytest.raises(ValueError, match=r"uint8_images=True was given, and the collator \(CaptionCollator\) has no"):
+        make(uint8_images=True, collator=CaptionCollator(train_wordpiece(["a dog"] * 2, 60), None))
 
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "babylm_git.py"

@@ -50,8 +50,8 @@ CAPTIONING = {
 GENERATING = {"predict_with_generate": True, "generation_max_length": 6, "generation_num_beams": 2}
 SAMPLING = {"scheduled_sampling": {"increase": 0.3, "every": 1, "start": 0, "max": 0.5}}
 BY_EPOCHS = {"max_grad_value": 0.05, "lr_scheduler_type": "step", "lr_scheduler_kwargs": {"rate": 0.5, "every": 1}}
-SETTINGS = {"updown": SAMPLING | BY_EPOCHS}
-"""Schedules by epochs; by `images_cider` BabySteps decides on the CIDEr of generated captions."""
+SETTINGS = {"updown": SAMPLING | BY_EPOCHS, "node_sampling": {"uint8_images": True}}
+"""Schedules by epochs, images as bytes; by `images_cider` BabySteps decides on the CIDEr of generated captions."""
 SCORES = {"adaptive_guidance": "level"}
 CELLS = [
     (1, 0, 1, "phases", "rows"),
@@ -94,7 +94,7 @@ def common_of(cell: tuple[int, int, int, str, str]) -> dict:
             "per_device_train_batch_size": 8 // processes // accumulation,
             "gradient_accumulation_steps": accumulation,
             "dataloader_num_workers": workers,
-            **SETTINGS.get(task, {}),
+            **SETTINGS.get(curriculum, SETTINGS.get(task, {})),
             **(GENERATING if curriculum == "images_cider" else {}),
         },
     }

@@ -119,6 +119,17 @@ def test_the_text_loss_stands_beside_a_loss_alone(make):
     assert [entry.get("text_loss") for entry in trainer.state.log_history] == [None, 2.0, None]
 
 
+def test_images_are_sent_as_bytes(make):
+    runs = [make(uint8_images=sends) for sends in (False, True)]
+    assert [next(iter(one.get_train_dataloader()))["pixel_values"].dtype for one in runs] == [
+        torch.float32,
+        torch.uint8,
+    ]
+    for one in runs:
+        one.train()
+    assert torch.equal(*map(weights, runs))
+
+
 def test_texts_do_not_depend_on_how_a_batch_is_made_up(make):
     def texts(**arguments):
         loader = make(**arguments).get_train_dataloader()
