@@ -25,6 +25,11 @@ BACKOFF = 0.5
 _REMEDY = "Copy it there again, or make it again."
 _kept: list[Any] = []  # file systems: one without references closes its connections, in a forked process too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_CREDENTIALS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "DefaultCredentialsError",
+)  # of botocore and Google
 
 
 class RemoteFolder:
@@ -113,12 +118,12 @@ class RemoteFolder:
                 return work(files, root)
             except FileNotFoundError:
                 raise
-            except PermissionError as error:
-                raise PermissionError(
-                    f"{where} cannot be read: access is denied ({error}). Look at the credentials, which the file "
-                    "system finds by itself or takes from `storage_options=`, and at what they are allowed to read."
-                ) from error
             except Exception as error:  # each implementation of fsspec has errors of its own
+                if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
+                    raise PermissionError(
+                        f"{where} cannot be read: access is denied ({error}). Look at the credentials, which the file "
+                        "system finds by itself or takes from `storage_options=`, and at what they allow."
+                    ) from error
                 if isinstance(error, OSError) and error.errno in _FULL:
                     raise OSError(
                         error.errno, f"There is no space left for {where}. Give `cache_limit=`, or another `cache=`."

@@ -43,7 +43,12 @@ LONGEST = (
         "recipes/test_time_to_quality.py",
         "cli/test_new_user.py",
     ),
-    *("recipes/test_tonics_real.py", "tasks/captioning/test_transformer.py", "hub/test_loopback_recipes.py"),
+    *(
+        "streaming/test_remote_stream.py",
+        "recipes/test_tonics_real.py",
+        "tasks/captioning/test_transformer.py",
+        "hub/test_loopback_recipes.py",
+    ),
     *("reporting/test_injection.py", "recipes/test_babylm_git_text.py", "test_damaged_files.py"),
     *("recipes/test_babylm_git_grid.py", "recipes/test_babylm_flamingo.py", "tasks/alignment/test_processes.py"),
     *("training/test_vlm_trainers.py", "training/test_weight_column.py", "training/test_stress.py"),

@@ -89,11 +89,13 @@ class ShardCache:
 
     def validate_limit(self, plan: StreamPlan) -> None:
         """Warns where a run's readers, all on this machine, hold more open or fetch more ahead than the limit."""
+        if self.limit is None:
+            return
         needed, count = 0, plan.partitions.count
         for stage in plan.stages:
             sizes = [[shard.bytes for shard in plan.shards[bucket]] for bucket in stage_buckets(stage, plan.index)]
             needed = max(needed, sum(min(sum(each), 2 * count * max(each)) for each in sizes))
-        if self.limit is not None and self.limit < needed:
+        if self.limit < needed:
             warnings.warn(
                 f"cache_limit={self.limit:,} bytes, but a machine that reads all {count} partitions of this stream "
                 f"has up to {needed:,} bytes of shards open or fetched ahead: some would be fetched again and again. "

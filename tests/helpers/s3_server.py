@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,15 +14,15 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-FAULTS = ("reset", "503", "truncated", "short", "flipped")
-"""A connection that breaks, an answer that there are too many, a body that breaks off, one half as long, another."""
+FAULTS = ("reset", "503", "", "truncated", "short", "", "flipped", "reset", "")
+"""A connection that breaks, a server that is busy, a body that breaks off, half of one, one that differs."""
 
 
 class S3Proxy(ThreadingHTTPServer):
-    """Hands requests to a server; a GET gets the fault whose turn it is.
+    """Hands requests to a server; each path has faults of its own, whoever asks for which first.
 
     Attributes:
-        faults: of successive GETs, again and again; "" for none.
+        faults: of successive GETs of a path, again and again, from the first, fourth or seventh on; "" for none.
         gets: path → how often it was asked for.
         page: how many files a list has.
     """
@@ -35,14 +36,15 @@ class S3Proxy(ThreadingHTTPServer):
         self.gets: Counter[str] = Counter()
         self.page = 1000
         self.closing = threading.Event()
-        self._turn, self._lock = 0, threading.Lock()
+        self._lock = threading.Lock()
 
     def next_fault(self, path: str) -> str:
         """The fault of a GET."""
+        path = path.partition("?")[0]
         with self._lock:
-            self.gets[path.partition("?")[0]] += 1
-            self._turn += 1
-            return self.faults[self._turn % len(self.faults)]
+            turn = zlib.crc32(path.encode()) % 3 * 3 + self.gets[path]
+            self.gets[path] += 1
+        return self.faults[turn % len(self.faults)]
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away is no error of the proxy's."""

@@ -93,6 +93,11 @@ def test_buckets_are_streamed_by_who_has_only_datasets(hub, user, other_user):
         print(index.sizes, index.easy, index.score_column)
         """)
     assert told.split() == ["(13,", "13,", "14)", "high", "caption_length"]
+    told = user.run("""
+        stream = BucketedStream("hf://datasets/me/buckets", IID(epochs=1), cache="buckets")
+        print(len(list(stream)), stream.index.digest == index.digest)
+        """)
+    assert told.split() == ["40", "True"]
 
 
 def test_plain_push_to_hub_keeps_the_scores(hub, user):
