@@ -175,12 +175,14 @@ def _score_facts(trainer: Any) -> dict[str, Any] | None:
 def _settings(trainer: Any) -> dict[str, Any]:
     args, plan = trainer.args, trainer.plan
     values = {name: getattr(args, name) for name in _SETTINGS}
+    multiple = getattr(trainer.data_collator, "pad_to_multiple_of", None) or 1
     return {
         "examples per optimizer step": plan.global_batch_size,
         **({} if plan.candidates == 1 else {"candidates per optimizer step": plan.samples_per_step}),
         "planned optimizer steps": plan.max_steps,
         **{name: value.value if isinstance(value, Enum) else value for name, value in values.items()},
         **({} if args.weight_column is None else {"weights of the examples": args.weight_column}),
+        **({} if multiple == 1 else {"texts padded to a multiple of": multiple}),
         "seed": args.seed,
         "seed of the order": plan.seed,
     }

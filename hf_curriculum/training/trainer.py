@@ -20,6 +20,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
+from hf_curriculum.models.on_host import host_values, note_host_values
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan, make_plan
@@ -409,7 +410,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             return data_collator
         # GRPO takes its examples as a list.
         collator_class = ListCollator if hasattr(self.args, "num_generations") else IndexedCollator
-        return collator_class(data_collator, self.plan.seed, self._seeded)
+        return collator_class(data_collator, self.plan.seed, self._seeded, host_values if self.is_in_train else None)
 
     @property
     def _collates_all_columns(self) -> bool:
@@ -462,6 +463,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         if isinstance(inputs, list):
             rows = torch.tensor([example.pop("example_index") for example in inputs])
         else:
+            note_host_values(inputs)
             rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
         if rows is not None:
             rows = rows.clone()  # what a worker sent keeps a file open as long as it is noted
