@@ -9,7 +9,15 @@ from hf_curriculum import IID
 from tests.helpers.every_model import case
 
 pytestmark = pytest.mark.slow
-CASES = ["git", "git, shared", "git, text", "flamingo", "transformer", "transformer, shared", "updown", "aoanet"]
+CASES = {
+    "git, shared": "right",
+    "git, text": "left",
+    "flamingo": "left",
+    "transformer, shared": "right",
+    "updown": "left",
+    "aoanet": "right",
+}
+"""Cases with the side on which texts are padded."""
 
 
 def without_dropout(model):
@@ -26,41 +34,28 @@ def without_dropout(model):
     return model.train()
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "side"), CASES.items())
 def test_one_graph_for_each_length_and_none_later(name, side):
     model, collator, data, *_ = case(name)
     model, collator.tokenizer.padding_side = without_dropout(model), side
     by_length = sorted(range(len(data)), key=lambda row: len(data[row]["caption"]))
     parts = by_length[:4], by_length[-4:], by_length[1:5]
     batches = {}
-    for multiple in (1, 4):
+    for multiple in (1, 3):
         collator.pad_to_multiple_of = multiple
         batches[multiple] = [collator([data[row] for row in rows]) for rows in parts]
-    widths = [batch["input_ids"].shape[1] for batch in batches[4]]
-    assert widths[0] < widths[1]
-    assert any(len(set(batch["labels"][0].tolist()) & {-100}) for batch in batches[4])
+    widths = [batch["input_ids"].shape[1] for batch in batches[3]]
+    assert len(set(widths)) == 2
+    assert any(len(set(batch["labels"][0].tolist()) & {-100}) for batch in batches[3])
     losses = [model(**batch).loss for batch in batches[1]]
+    torch.testing.assert_close([model(**batch).loss for batch in batches[3]], losses, atol=1e-6, rtol=1e-6)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
-    found = [compiled(**batch).loss for batch in batches[4]]
+    found = [compiled(**batch).loss for batch in batches[3]]
     torch.testing.assert_close(found, losses, atol=2e-6, rtol=1e-6)
-    torch.testing.assert_close([model(**batch).loss for batch in batches[4]], losses, atol=2e-6, rtol=1e-6)
     with torch._dynamo.config.patch(error_on_recompile=True):
-        for batch in batches[4]:
+        for batch in batches[3]:
             compiled(**batch).loss.backward()
-
-
-def test_a_compiled_step_of_inductor():
-    model, collator, data, *_ = case("git")
-    batch = collator([data[row] for row in range(4)])
-    model = without_dropout(model)
-    own, found = model(**batch).loss, torch.compile(model, fullgraph=True)(**batch).loss
-    torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-5)
-    wanted, gradients = (
-        torch.autograd.grad(loss, list(model.parameters()), allow_unused=True) for loss in (own, found)
-    )
-    torch.testing.assert_close(gradients, wanted, atol=1e-4, rtol=1e-3)
 
 
 def test_a_compiled_run_resumes_exactly(tmp_path):
