@@ -113,3 +113,20 @@ def test_labels_that_the_device_alone_has_give_the_same_loss(monkeypatch, items,
     assert known(labels) is not None
     labels[0, 0] = 1
     assert known(labels) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_no_step_waits_for_a_gpu(tmp_path, name):
+    def strict(kind):
+        def training_step(self, *args, **kwargs):
+            torch.cuda.set_sync_debug_mode("error" if self.state.global_step else "default")  # memory comes first
+            try:
+                return kind.training_step(self, *args, **kwargs)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return training_step
+
+    trainer = train(tmp_path, name, strict, per_device_train_batch_size=6, seed=3, use_cpu=False)
+    assert trainer.state.global_step == 5
