@@ -350,10 +350,15 @@ class CurriculumTrainer(HubMixin, Trainer):
         if description != "Training" and hasattr(collator, "without_augmentation"):
             self.data_collator = collator.without_augmentation()
         self.args.dataloader_drop_last = dropped and description != SCORING
+        persistent = self.args.dataloader_persistent_workers
+        if description == "Training" and self._without_plan is None and not self._resumed:
+            # Workers of one round serve the next. A resumed run's first round is read by a loader of its own.
+            self.args.dataloader_persistent_workers |= self.plan.undecided and self.args.dataloader_num_workers > 0
         try:
             return super()._get_dataloader(dataset, description, *args, **kwargs)
         finally:
             self.data_collator, self.args.dataloader_drop_last = collator, dropped
+            self.args.dataloader_persistent_workers = persistent
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self._without_plan is not None:
