@@ -29,7 +29,7 @@ def host_values(batch: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
 
 
 def note(values: torch.Tensor, on_host: np.ndarray) -> torch.Tensor:
-    """Lets `known` find what a tensor holds, as long as nobody writes to it."""
+    """Lets `known` find what a tensor holds, until it is written to."""
     _KNOWN[values] = _version(values), on_host
     return values
 
