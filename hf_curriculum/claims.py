@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hf_curriculum.config import parse_json
+
 _ENDING = ".claim"
 
 
@@ -105,7 +107,7 @@ class Claims:
 
     def _is_dead(self, file: Path) -> bool:
         try:
-            facts = json.loads(file.read_text(encoding="utf-8"))
+            facts = parse_json(file.read_bytes())
             here = facts["host"] == platform.node()
             if here and file not in self._held and not _runs(int(facts["pid"])):
                 return True
@@ -130,7 +132,7 @@ class Claims:
         found = []
         for file in sorted(self.folder.glob(f"*{_ENDING}")):
             try:
-                facts = json.loads(file.read_text(encoding="utf-8"))
+                facts = parse_json(file.read_bytes())
                 if not self._is_dead(file):
                     found.append(Claim(facts["name"], f"{facts['owner']}, begun {facts['begun']}", self._age(file)))
             except (OSError, ValueError, KeyError):

@@ -52,7 +52,8 @@ LONGEST = (
     *("reporting/test_injection.py", "recipes/test_babylm_git_text.py", "test_damaged_files.py"),
     *("recipes/test_babylm_git_grid.py", "recipes/test_babylm_flamingo.py", "tasks/alignment/test_processes.py"),
     *("training/test_vlm_trainers.py", "training/test_weight_column.py", "training/test_stress.py"),
-    *("tasks/captioning/test_self_critical.py", "recipes/test_babylm_console.py", "recipes/test_vlm_sft.py"),
+    *("training/test_compiled.py", "recipes/test_reference_model.py", "tasks/captioning/test_self_critical.py"),
+    *("recipes/test_babylm_console.py", "recipes/test_vlm_sft.py"),
 )
 """Files of slow tests that take longest, the longest first."""
 

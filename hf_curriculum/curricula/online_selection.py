@@ -147,9 +147,9 @@ class OnlineSelection(WrappingCurriculum):
         Args:
             candidates: of one batch.
         """
-        losses = candidates.losses()
         if self.value == "grounding":
-            return candidates.losses_with_other_images() - losses
+            return candidates.losses_with_other_images() - candidates.losses()
+        losses = candidates.losses()
         if self.value == "reducible_loss":
             return losses - candidates.column(self.reference)
         return -losses if self.value == "-loss" else losses

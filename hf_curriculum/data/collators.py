@@ -21,6 +21,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 IGNORED = -100
 """The label that transformers' losses leave out."""
+_MULTIPLE = 8
 
 
 class CaptionCollator:
@@ -36,8 +37,10 @@ class CaptionCollator:
         augment: called with the RGB image before the processor; returns an image or an array (`Augment`,
             torchvision transforms). It may draw from the global generators of `random`, numpy and torch:
             `IndexedCollator` seeds them for each example.
+        pad_to_multiple_of: tokens of a batch, unless that is more than `max_length`: a compiled step then meets few
+            lengths, each of which it is compiled for. By default 8 where there is a GPU, else 1.
         ignore_padding: padding's labels are -100. False trains on padding tokens too, as released by the BabyLM
-            authors.
+            authors, and pads to the longest caption alone.
         prefix: put before each caption and not trained on (its labels are -100): `"<image> "` for Flamingo. It
             counts in `max_length`.
         vision_features: instead of images, what a frozen vision tower makes of them, by `image_id`
@@ -52,16 +55,17 @@ class CaptionCollator:
             batch has no `input_ids` and no `attention_mask`, which it would take for the image encoder's.
 
     Shapes: `pixel_values` (B, 3, H, W) float32, and `input_ids`, `attention_mask`, `labels` (B, T) int64, with T the
-        longest caption of the batch, in tokens. In place of `pixel_values`: with `vision_features`, `image_features`
-        (B, image tokens, vision width) as they are stored; with `regions`, `region_features` (B, R, dims) float32,
-        zeros where an image has fewer, and `region_mask` (B, R) int64, 1 for a region. With `share_images`, one of
-        them per image, in the order of first rows, and `image_index` (B,) int64, the image of each row.
+        longest caption of the batch, in tokens, rounded up to `pad_to_multiple_of`. In place of `pixel_values`: with
+        `vision_features`, `image_features` (B, image tokens, vision width) as they are stored; with `regions`,
+        `region_features` (B, R, dims) float32, zeros where an image has fewer, and `region_mask` (B, R) int64, 1 for
+        a region. With `share_images`, one of them per image, in the order of first rows, and `image_index` (B,)
+        int64, the image of each row.
 
     Raises:
-        ValueError: the tokenizer cannot pad or does not know the prefix, `max_length` leaves nothing of a caption, a
-            caption is empty, images or features of a batch differ in size, more than one of images, features and
-            regions is given, an image has no features or no region, or images are to be shared where there are none
-            or they have no ids.
+        ValueError: the tokenizer cannot pad or does not know the prefix, `max_length` leaves nothing of a caption,
+            `pad_to_multiple_of` is not positive or would be trained on, a caption is empty, images or features of a
+            batch differ in size, more than one of images, features and regions is given, an image has no features or
+            no region, or images are to be shared where there are none or they have no ids.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:
@@ -83,6 +87,7 @@ class CaptionCollator:
         image_column: str = IMAGE,
         caption_column: str = CAPTION,
         augment: Callable[[Image.Image], Any] | None = None,
+        pad_to_multiple_of: int | None = None,
         ignore_padding: bool = True,
         prefix: str = "",
         vision_features: Mapping[str, np.ndarray] | None = None,
@@ -111,6 +116,15 @@ class CaptionCollator:
                 f"tokenizer ({type(tokenizer).__name__}) and `prefix={prefix!r}` no token of a caption would be left "
                 f"to train on. Pass {least} or more."
             )
+        if pad_to_multiple_of is None:
+            pad_to_multiple_of = _MULTIPLE if ignore_padding and torch.cuda.is_available() else 1
+        if pad_to_multiple_of < 1 or (pad_to_multiple_of > 1 and not ignore_padding):
+            raise ValueError(
+                f"`pad_to_multiple_of={pad_to_multiple_of}` was given with `ignore_padding={ignore_padding}`. It is a "
+                "number of tokens, 1 or more; where padding is trained on, more of it would be another loss, so leave "
+                "it out there."
+            )
+        self.pad_to_multiple_of = pad_to_multiple_of
         self.share_images = share_images
         self.encoder_decoder = encoder_decoder
         self.tokenizer = tokenizer
@@ -179,7 +193,7 @@ class CaptionCollator:
             return_token_type_ids=False,
             return_tensors="pt",
         )
-        batch = {name: tokens[name] for name in ("input_ids", "attention_mask")}
+        batch = self._padded({name: tokens[name] for name in ("input_ids", "attention_mask")})
         batch["labels"] = batch["input_ids"].clone()
         # Positions are counted from the first token, wherever the padding is.
         positions = batch["attention_mask"].cumsum(-1) - 1
@@ -200,6 +214,16 @@ class CaptionCollator:
             join = self.image_inputs.batch if self.image_inputs.by_batch else self.image_inputs.stack
             batch = join([item["image"] for item in prepared]) | batch
         return batch
+
+    def _padded(self, text: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Text (B, T) with a multiple of `pad_to_multiple_of` columns, or `max_length`."""
+        width = text["input_ids"].shape[1]
+        more = min(-width % self.pad_to_multiple_of, max(0, self.max_length - width))
+        if not more:
+            return text
+        sides = (more, 0) if self.tokenizer.padding_side == "left" else (0, more)
+        fill = {"input_ids": self.tokenizer.pad_token_id, "attention_mask": 0}
+        return {name: torch.nn.functional.pad(part, sides, value=fill[name]) for name, part in text.items()}
 
     def _shared(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The inputs of each distinct image, and `image_index`, which of them each row has."""

@@ -116,12 +116,20 @@ class IndexedCollator:
         collator: makes a batch of examples.
         seed: the run's seed.
         seeded: whether to seed. False where collating has no randomness.
+        values_of: gives a batch further entries, made of it; None adds nothing.
 
     Shapes: adds `example_index` (B,) int64, row numbers, where the collator's batch is a mapping.
     """
 
-    def __init__(self, collator: Callable[[list[Any]], Any], seed: int, seeded: bool) -> None:
+    def __init__(
+        self,
+        collator: Callable[[list[Any]], Any],
+        seed: int,
+        seeded: bool,
+        values_of: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
         self.collator = collator
+        self.values_of = values_of
         self.seed = seed
         self.seeded = seeded
         # Asked once: a protocol's check costs as much as a small batch.
@@ -135,6 +143,8 @@ class IndexedCollator:
             batch = self._collate(drawn)
         if isinstance(batch, Mapping):
             batch["example_index"] = torch.tensor([item.index for item in drawn], dtype=torch.int64)
+            if self.values_of is not None:
+                batch.update(self.values_of(batch))
         return batch
 
     def _collate(self, drawn: Sequence[IndexedExample]) -> Any:

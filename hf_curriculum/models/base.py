@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import GenerationConfig, GenerationMixin
@@ -15,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils import ModelOutput
 from transformers.utils.deprecation import deprecate_kwarg
 
+from hf_curriculum.models.on_host import known, known_or_read, note
 from hf_curriculum.models.packed_loss import ExampleTerms, needs_no_logits, relevant_tokens, token_loss
 
 CACHE_NAME = "cache" if hasattr(BaseModelOutputWithPast, "cache") else "past_key_values"
@@ -80,8 +82,10 @@ class CaptionGenerationMixin(GenerationMixin):
         only_loss = needs_no_logits(self, labels, loss_options)
         if labels is not None:
             inputs["use_cache"] = False
-        if only_loss and inputs["cache"] is None:
-            inputs["relevant"] = relevant_tokens(labels, inputs["attention_mask"])
+        if only_loss and inputs["cache"] is None and self._leaves_tokens_out(inputs):
+            mask = inputs["attention_mask"]
+            mask = None if mask is None else known_or_read(mask)
+            inputs["relevant"] = relevant_tokens(known_or_read(labels), mask)
         outputs: BaseModelOutputWithPast = self.base_model(**inputs, return_dict=True)
         logits, loss = None, None
         if only_loss:
@@ -100,6 +104,10 @@ class CaptionGenerationMixin(GenerationMixin):
             **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
         )
         return as_asked(result, return_dict, self.config.return_dict)
+
+    def _leaves_tokens_out(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether tokens that the loss does not depend on save time where they are left out."""
+        return True
 
     @takes_cache
     def prepare_inputs_for_generation(
@@ -317,9 +325,9 @@ def share_images(
             f"texts. It names one image per text: pass int64 of the shape ({texts},)."
         )
     images = len(image_features)
-    # Elsewhere the check would wait for the device, and indexing has one of its own.
-    if image_index.device.type == "cpu" and not torch.compiler.is_compiling():
-        lowest, highest = int(image_index.min()), int(image_index.max())
+    index = known(image_index)  # where it is not, indexing has a check of its own
+    if index is not None:
+        lowest, highest = index.min(), index.max()
         if lowest < 0 or highest >= images:
             raise ValueError(
                 f"image_index names the images {lowest} to {highest}, but there are {images} of them, numbered "
@@ -370,15 +378,15 @@ def validate_regions(
             f"region_mask has the shape {tuple(region_mask.shape)} for region_features of "
             f"{tuple(region_features.shape)}. It says which regions are padding: pass (images, regions)."
         )
-    mask = region_mask != 0
-    if torch.compiler.is_compiling():
+    read, mask = known(region_mask), region_mask != 0
+    if read is None:
         return mask
-    per_image = mask.sum(1)
-    if len(per_image) and int(per_image.min()) == 0:
-        rows = (per_image == 0).nonzero()[:, 0].tolist()
+    is_region = read != 0
+    if not (has_region := is_region.any(1)).all():
+        rows = np.flatnonzero(~has_region).tolist()
         raise ValueError(
-            f"{len(rows)} of {len(per_image)} images have no region (rows {rows[:5]} of the batch): there is nothing "
+            f"{len(rows)} of {len(has_region)} images have no region (rows {rows[:5]} of the batch): there is nothing "
             "to see, and attention to nothing is undefined. Leave them out, or extract features with a lower "
             "threshold."
         )
-    return None if int(per_image.min()) == mask.shape[1] else mask
+    return None if is_region.all() else note(mask, is_region)

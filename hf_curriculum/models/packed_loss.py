@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.fsdp import FullyShardedDataParallel
+
+from hf_curriculum.models.on_host import known, to_device
 
 IGNORED = -100
 """The label of tokens that are not predicted."""
@@ -61,20 +64,34 @@ def token_loss(
     examples: ExampleTerms | None = None,
 ) -> torch.Tensor:
     """The cross-entropy of the next token, equal to that of all logits but for rounding, as are its gradients."""
-    labels = labels.to(states.device)[:, 1:]
-    labelled = labels != IGNORED
-    states, labels = states[:, :-1][labelled], labels[labelled]  # (tokens, width) and (tokens,)
-    divisor = max(len(labels), 1) if num_items_in_batch is None else num_items_in_batch
+    texts, length = labels.shape
+    targets = nn.functional.pad(labels.to(states.device)[:, 1:], (0, 1), value=IGNORED).flatten()
+    labelled = targets != IGNORED
+    states = states.flatten(0, 1)  # (texts · text, width)
+    weights = None if examples is None or examples.weights is None else examples.weights.to(states.device)
+    if weights is not None:
+        weights = weights[:, None].expand(-1, length).reshape(-1)
+    read = known(labels)
+    if read is None:
+        # The device alone knows which tokens have a label: all are computed, which takes less time than to wait.
+        places, count = None, labelled.sum()
+        weights = labelled.float() if weights is None else weights * labelled
+        targets, divisor = targets.clamp(min=0), count.clamp(min=1)
+    else:
+        found = np.flatnonzero(np.pad(read[:, 1:] != IGNORED, ((0, 0), (0, 1))))
+        places, count, divisor = to_device(found, states.device), len(found), max(len(found), 1)
+        states, targets = states[places], targets[places]  # (tokens, width) and (tokens,)
+        weights = None if weights is None else weights[places]
+    divisor = divisor if num_items_in_batch is None else num_items_in_batch
     noted: list[torch.Tensor] = []
-    weights = None
-    if examples is not None and examples.weights is not None:
-        weights = examples.weights.to(states.device)[:, None].expand(labelled.shape)[labelled]
-    loss = _TokenLoss.apply(states, labels, output, divisor, weights, noted, *_weights(output))
+    loss = _TokenLoss.apply(states, targets, output, divisor, weights, noted, *_weights(output))
     if examples is not None:
-        each = torch.zeros(labelled.shape, device=states.device)
-        each[labelled] = torch.cat(noted)
-        examples.sums, examples.counts = each.sum(1), labelled.sum(1)
-    return loss if len(labels) or num_items_in_batch is not None else loss + torch.nan
+        each = torch.cat(noted)
+        each = each * labelled if places is None else each.new_zeros(len(labelled)).index_put((places,), each)
+        examples.sums, examples.counts = each.view(texts, -1).sum(1), labelled.view(texts, -1).sum(1)
+    if num_items_in_batch is not None or (read is not None and count):
+        return loss
+    return loss + torch.nan if read is not None else torch.where(count > 0, loss, torch.nan)
 
 
 class _TokenLoss(torch.autograd.Function):
@@ -123,7 +140,7 @@ class _TokenLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         # Most often it is 1, but looking at it would wait for a device.
-        is_one = slope.device.type == "cpu" and slope.item() == 1
+        is_one = slope.device.type == "cpu" and slope.numpy() == 1
         values = iter(
             value * (slope / ctx.divisor) if value.dtype != torch.float32 else value if is_one else value * slope
             for value in ctx.saved_tensors
@@ -151,6 +168,10 @@ class PackedText(NamedTuple):
     target: torch.Tensor
     owner: torch.Tensor
 
+    def to(self, device: torch.device) -> PackedText:
+        """The same on a device."""
+        return PackedText(*(to_device(part.numpy(), device) for part in self))
+
     def pack(self, states: torch.Tensor) -> torch.Tensor:
         """(texts, text, ...) as (rows, length, ...)."""
         # Indexing, not `index_select`: its gradient is summed in a fixed order on GPUs too.
@@ -167,25 +188,36 @@ class PackedText(NamedTuple):
 
     def added_mask(self, dtype: torch.dtype) -> torch.Tensor:
         """`visible` as a mask added to attention scores, in `dtype`: made once for all layers."""
-        visible = self.visible()
-        mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-        return mask.masked_fill_(~visible, torch.finfo(dtype).min)
+        return added_mask(self.visible(), dtype)
 
 
-def relevant_tokens(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+def added_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A bool mask as one that is added to scores; a GPU's kernels would copy it where rows are not a multiple of 8."""
+    *rows, keys = visible.shape
+    mask = torch.zeros(*rows, -(-keys // 8) * 8, dtype=dtype, device=visible.device)[..., :keys]
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
+
+
+def compute_dtype(states: torch.Tensor) -> torch.dtype:
+    """The type that attention runs in: autocast's, where it is on."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+
+
+def relevant_tokens(labels: np.ndarray, attention_mask: np.ndarray | None) -> np.ndarray | None:
     """Which tokens a causal loss depends on, bool (batch, text); `None` where a label follows padding (then all)."""
-    predicts = nn.functional.pad(labels[:, 1:] != IGNORED, (0, 1))
-    relevant = predicts.flip(1).cumsum(1).flip(1) > 0
+    predicts = np.pad(labels[:, 1:] != IGNORED, ((0, 0), (0, 1)))
+    relevant = predicts[:, ::-1].cumsum(1)[:, ::-1] > 0
     if attention_mask is None:
         return relevant
     real = attention_mask != 0
     return None if (predicts & ~real).any() else relevant & real
 
 
-def pack(relevant: torch.Tensor) -> PackedText | None:
+def pack(relevant: np.ndarray) -> PackedText | None:
     """Packs tokens, bool (texts, text), the longest text first into the emptiest row; `None` if that saves little."""
-    flat = relevant.flatten().nonzero()[:, 0].cpu()
-    lengths = relevant.sum(1).tolist()
+    relevant = np.asarray(relevant)
+    flat, lengths = np.flatnonzero(relevant), relevant.sum(1).tolist()
     if not len(flat):
         return None
     rows: list[list[int]] = [[] for _ in range(max(1, round(len(flat) / _ROW)))]
@@ -194,16 +226,15 @@ def pack(relevant: torch.Tensor) -> PackedText | None:
         row = filled.index(min(filled))
         rows[row].append(text)
         filled[row] += lengths[text]
-    if len(rows) * max(filled) > _WORTHWHILE * relevant.numel():
+    if len(rows) * max(filled) > _WORTHWHILE * relevant.size:
         return None
-    tokens = flat.split(lengths)
-    source = torch.zeros(len(rows), max(filled), dtype=torch.int64)
-    owner = torch.full_like(source, -1)
+    tokens = np.split(flat, np.cumsum(lengths)[:-1])
+    source = np.zeros((len(rows), max(filled)), np.int64)
+    owner = np.full_like(source, -1)
     for row, (texts, end) in enumerate(zip(rows, filled, strict=True)):
-        source[row, :end] = torch.cat([tokens[text] for text in texts])
-        owner[row, :end] = torch.tensor(texts).repeat_interleave(torch.tensor([lengths[text] for text in texts]))
-    target = torch.zeros(relevant.numel(), dtype=torch.int64)
-    is_used = (owner >= 0).flatten()
-    target[source.flatten()[is_used]] = is_used.nonzero()[:, 0]
-    positions = (source, target.view(relevant.shape), owner)
-    return PackedText(*(part.to(relevant.device) for part in positions))
+        source[row, :end] = np.concatenate([tokens[text] for text in texts])
+        owner[row, :end] = np.repeat(texts, [lengths[text] for text in texts])
+    target = np.zeros(relevant.size, np.int64)
+    is_used = (owner >= 0).ravel()
+    target[source.ravel()[is_used]] = np.flatnonzero(is_used)
+    return PackedText(*(torch.from_numpy(part) for part in (source, target.reshape(relevant.shape), owner)))

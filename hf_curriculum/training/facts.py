@@ -177,6 +177,7 @@ def _settings(trainer: Any) -> dict[str, Any]:
     collator = getattr(trainer.data_collator, "collator", trainer.data_collator)  # `JointText`'s
     images = getattr(collator, "image_processor", None)
     values = {name: getattr(args, name) for name in _SETTINGS}
+    multiple = getattr(trainer.data_collator, "pad_to_multiple_of", None) or 1
     return {
         "examples per optimizer step": plan.global_batch_size,
         **({} if plan.candidates == 1 else {"candidates per optimizer step": plan.samples_per_step}),
@@ -185,6 +186,7 @@ def _settings(trainer: Any) -> dict[str, Any]:
         **({} if args.weight_column is None else {"weights of the examples": args.weight_column}),
         **({"images resized by": images.backend} if getattr(images, "backend", "pil") != "pil" else {}),
         **({"JPEGs decoded at a smaller scale": True} if getattr(images, "draft", False) else {}),
+        **({} if multiple == 1 else {"texts padded to a multiple of": multiple}),
         "seed": args.seed,
         "seed of the order": plan.seed,
     }

@@ -20,6 +20,7 @@ from transformers.modeling_utils import unwrap_model
 from hf_curriculum.config import digest
 from hf_curriculum.data.seeding import IndexedDataset, forked_generators
 from hf_curriculum.models.base import evaluation_mode
+from hf_curriculum.models.on_host import ON_HOST
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
 
 _TOKENS = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids", "inputs_embeds")
@@ -28,6 +29,8 @@ TEXT_INPUTS = ("labels", *_TOKENS)
 
 
 _IGNORED = -100
+_ADDED = ("example_index", ON_HOST)
+"""What a batch has besides its collator's inputs."""
 
 
 def example_losses(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
@@ -136,7 +139,7 @@ def try_first_batch(trainer: Any) -> None:
                 "which can say whose they are. Let the collator return a dict, or train without weights."
             )
         return
-    batch = {name: value for name, value in batch.items() if name != "example_index"}
+    batch = {name: value for name, value in batch.items() if name not in _ADDED}
     validate_decoder_inputs(trainer.model, batch)
     decides = trainer.curriculum.signal == "losses" and not has_losses_of_pairs(trainer)
     if decides or (trainer._weighting.is_used and trainer.has_own_losses):
@@ -185,7 +188,7 @@ def input_digests(trainer: Any) -> dict[str, str]:
     for turn in range(1 + trainer._seeded):
         batch = _collate(trainer, pairs)
         inputs = batch if isinstance(batch, Mapping) else {"batch": batch}
-        digests = {name: digest(*_contents(value)) for name, value in inputs.items() if name != "example_index"}
+        digests = {name: digest(*_contents(value)) for name, value in inputs.items() if name not in _ADDED}
         found = digests if turn == 0 else dict(found.items() & digests.items())
     return dict(sorted(found.items()))
 

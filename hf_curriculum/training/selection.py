@@ -16,6 +16,7 @@ import torch
 from hf_curriculum.data.collators import IGNORED
 from hf_curriculum.data.text_blocks import BESIDE
 from hf_curriculum.models.base import image_placeholder
+from hf_curriculum.models.on_host import known, known_or_read, note, note_host_values, to_device
 from hf_curriculum.planning.deciding import Selection
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import hash64, mix64
@@ -47,11 +48,11 @@ class BatchCandidates:
     def losses(self) -> np.ndarray:
         """The model's loss of each candidate now, float32, shape (candidates,); NaN where there is none."""
         if self._own is None:
-            self._own = self._measure(self.inputs)
+            self._own = self._measure(self.inputs)[0]
         return self._own
 
     def losses_with_other_images(self) -> np.ndarray:
-        """The same with the image of another candidate of the same place."""
+        """The same with the image of another candidate of the same place, measured with `losses` in one wait."""
         inputs, index = dict(self.inputs), self.inputs.get(IMAGE_INDEX)
         images = [name for name in inputs if is_image(name)]
         if not images:
@@ -63,14 +64,21 @@ class BatchCandidates:
             taken = select_rows({name: inputs[name] for name in images}, self._others, size=len(self.rows))
             inputs |= taken
         else:
-            inputs[IMAGE_INDEX] = index[torch.from_numpy(self._others).to(index.device)]
-        return self._measure(inputs)
+            inputs[IMAGE_INDEX] = _taken(index, self._others)
+        if self._own is not None:
+            return self._measure(inputs)[0]
+        self._own, others = self._measure(self.inputs, inputs)
+        return others
 
     def column(self, name: str) -> np.ndarray:
         """Their numbers in a column that the rule reads, float32, shape (candidates,)."""
         return self._trainer.plan.ranking.columns[name][self.rows]
 
-    def _measure(self, inputs: Mapping[str, Any]) -> np.ndarray:
+    def _measure(self, *batches: Mapping[str, Any]) -> np.ndarray:
+        """The losses of each of some batches of the candidates, float32, shape (batches, candidates)."""
+        return torch.stack([self._losses(inputs) for inputs in batches]).cpu().numpy()
+
+    def _losses(self, inputs: Mapping[str, Any]) -> torch.Tensor:
         size, trainer = len(self.rows), self._trainer
         most = max(trainer.args.eval_batch_size, trainer._train_batch_size)  # with gradients they need more memory
         parts = [inputs]
@@ -85,7 +93,7 @@ class BatchCandidates:
                 f"example_losses returned a tensor of shape {tuple(losses.shape)} for {size} examples, and a "
                 f"candidate is chosen by its own loss. Return shape ({size},)."
             )
-        return losses.cpu().numpy()
+        return losses
 
 
 def choose(selection: Selection, values: np.ndarray, rows: np.ndarray, key: int) -> np.ndarray:
@@ -131,6 +139,8 @@ class Selector:
         if not self._ready:
             step, every = self.trainer.state.global_step, self.trainer.plan.selection.score_every
             batches = list(islice(iterator, (every - step % every) * num_batches))
+            for batch in batches:
+                note_host_values(batch)
             with preserve_rng_state(), evaluation_model(self.trainer) as model:
                 for number, batch in enumerate(batches):
                     self._ready.append(self._chosen(model, batch, step + number // num_batches))
@@ -141,6 +151,7 @@ class Selector:
 
     def try_batch(self, batch: Any) -> None:
         """Values the candidates of a batch and cuts some of them out, before training is paid for."""
+        note_host_values(batch)
         rows = rows_of(batch)
         with evaluation_model(self.trainer) as model:
             self._values(model, batch, rows)
@@ -252,7 +263,7 @@ def rows_of(batch: Any) -> np.ndarray:
             f"The collator's batch is a {type(batch).__name__}, and candidates are chosen by rows of a mapping of "
             "tensors and lists. Let the collator return a dict, or train without OnlineSelection."
         )
-    return batch[EXAMPLE_INDEX].cpu().numpy().copy()  # what a worker sent keeps a file open as long as it is noted
+    return known_or_read(batch[EXAMPLE_INDEX]).copy()  # what a worker sent keeps a file open as long as it is noted
 
 
 def _sums(plan: Plan, values: np.ndarray, chosen: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -276,17 +287,18 @@ def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multip
     index, images, found = batch.get(IMAGE_INDEX), np.empty(0, np.int64), {}
     packed = _packed_images(batch, rows, size)
     if index is not None:
-        numbers, firsts, places = np.unique(index.cpu().numpy()[rows], return_index=True, return_inverse=True)
+        read = known_or_read(index)
+        numbers, firsts, places = np.unique(read[rows], return_index=True, return_inverse=True)
         order = np.argsort(firsts)  # images in the order of the rows that have them
-        images, num_images = numbers[order], int(index.max()) + 1
-        new_index = torch.from_numpy(np.argsort(order)[places]).to(index)
+        images, num_images = numbers[order], int(read.max()) + 1
+        new_index = np.argsort(order)[places].astype(read.dtype)
     for name, value in batch.items():
         if name == IMAGE_INDEX:
-            found[name] = new_index
+            found[name] = note(to_device(new_index, index.device), new_index)
         elif index is not None and is_image(name) and _length(value) == num_images:
             found[name] = _taken(value, images)
         elif name in (_GRID, "pixel_values") and packed is not None:
-            parts = value.split(1 if name == _GRID else batch[_GRID].prod(1).tolist())
+            parts = value.split(1 if name == _GRID else known_or_read(batch[_GRID]).prod(1).tolist())
             if packed:  # else the rows are of text alone, and collators return no images
                 found[name] = torch.cat([parts[image] for image in packed])
         elif _length(value) in (None, size):
@@ -300,13 +312,20 @@ def select_rows(batch: Mapping[str, Any], rows: np.ndarray, *, size: int, multip
             )
     for name in [name for name in batch if name.endswith(_MASK)]:
         prefix = name.removesuffix(_MASK)
-        _trim(found, batch[name] != 0, found[name] != 0, [prefix + one for one in TEXT_INPUTS], multiple)
+        _trim(
+            found,
+            known_or_read(batch[name]) != 0,
+            known_or_read(found[name]) != 0,
+            [prefix + one for one in TEXT_INPUTS],
+            multiple,
+        )
     if _REGION_MASK in batch:
         regions = [name for name in batch if name.startswith("region_")]
-        _trim(found, batch[_REGION_MASK] != 0, found[_REGION_MASK] != 0, regions, 1)
+        _trim(found, *(known_or_read(part[_REGION_MASK]) != 0 for part in (batch, found)), regions, 1)
     labels = batch.get("labels")
     if isinstance(labels, torch.Tensor) and not set(TEXT_INPUTS) & (set(batch) - {"labels"}):  # of an encoder–decoder
-        _trim(found, labels != IGNORED, found["labels"] != IGNORED, ["labels"], multiple)
+        before, now = (known_or_read(part) != IGNORED for part in (labels, found["labels"]))
+        _trim(found, before, now, ["labels"], multiple)
     return found
 
 
@@ -319,11 +338,11 @@ def _packed_images(batch: Mapping[str, Any], rows: np.ndarray, size: int) -> lis
     grid, kinds = batch.get(_GRID), batch.get("mm_token_type_ids")
     if grid is None or kinds is None or len(kinds) != size:
         return None
-    patches, places = grid.prod(1), (kinds == 1).sum(1)  # (images,), (rows,)
-    ends = torch.cat([patches.new_zeros(1), patches.cumsum(0)]) * places.sum()  # of no image, of the first, ...
-    wanted = torch.cat([places.new_zeros(1), places.cumsum(0)]) * patches.sum()
-    counts = torch.searchsorted(ends, wanted)  # images before each row, and all
-    if int(counts[-1]) != len(grid) or not torch.equal(ends[counts], wanted):
+    patches, places = known_or_read(grid).prod(1), (known_or_read(kinds) == 1).sum(1)  # (images,), (rows,)
+    ends = np.append(0, patches.cumsum()) * places.sum()  # of no image, of the first, ...
+    wanted = np.append(0, places.cumsum()) * patches.sum()
+    counts = np.searchsorted(ends, wanted)  # images before each row, and all
+    if counts[-1] != len(grid) or not np.array_equal(ends[counts], wanted):
         return None
     return [image for row in rows.tolist() for image in range(int(counts[row]), int(counts[row + 1]))]
 
@@ -338,7 +357,7 @@ def validate_image_per_row(batch: Mapping[str, Any], config: Any, size: int) -> 
     if token is None or images is None or ids is None or _GRID in batch or len(images) != size:
         return
     each_an_image = getattr(images, "ndim", 0) == 4 or "image_sizes" in batch
-    if each_an_image and not (ids == getattr(config, token)).any(1).all():
+    if each_an_image and not (known_or_read(ids) == getattr(config, token)).any(1).all():
         raise ValueError(
             f"The batch has {size} images and {size} rows, and some rows show none, so others show several: which "
             "images belong to the chosen candidates is not known. Give every row as many images, or train by the "
@@ -362,11 +381,12 @@ def _taken(value: Any, rows: np.ndarray) -> Any:
     if _length(value) is None:
         return value
     if isinstance(value, torch.Tensor):
-        return value[torch.from_numpy(rows).to(value.device)]
+        taken, read = value[to_device(rows, value.device)], known(value)
+        return taken if read is None else note(taken, read[rows])
     return value[rows] if isinstance(value, np.ndarray) else type(value)([value[row] for row in rows.tolist()])
 
 
-def _trim(found: dict[str, Any], before: torch.Tensor, now: torch.Tensor, names: Sequence[str], multiple: int) -> None:
+def _trim(found: dict[str, Any], before: np.ndarray, now: np.ndarray, names: Sequence[str], multiple: int) -> None:
     """Cuts off these entries what is padding in all rows `now`, where the batch was padded to its longest row."""
     if now.ndim != 2 or not now.any():
         return
@@ -375,19 +395,22 @@ def _trim(found: dict[str, Any], before: torch.Tensor, now: torch.Tensor, names:
         return
     kept = min(width, _rounded(first, stop, multiple))
     first = min(first, width - kept)
-    outside = torch.ones(width, dtype=torch.bool)
+    outside = np.ones(width, dtype=bool)
     outside[first : first + kept] = False
     for name in names:
         value = found.get(name)
         if not isinstance(value, torch.Tensor) or value.shape[:2] != now.shape:
             continue
         if not name.endswith("labels") or _belongs(value, found, name, outside):
+            read = known(value)
             found[name] = value[:, first : first + kept].contiguous()  # models call labels.view(-1)
+            if read is not None:
+                note(found[name], read[:, first : first + kept])
 
 
-def _span(mask: torch.Tensor) -> tuple[int, int]:
+def _span(mask: np.ndarray) -> tuple[int, int]:
     """The first column with an entry, and the end of the last."""
-    used = mask.any(0).nonzero().flatten()
+    used = np.flatnonzero(mask.any(0))
     return int(used[0]), int(used[-1]) + 1
 
 
@@ -395,14 +418,15 @@ def _rounded(first: int, stop: int, multiple: int) -> int:
     return -(-(stop - first) // multiple) * multiple
 
 
-def _belongs(labels: torch.Tensor, found: Mapping[str, Any], name: str, outside: torch.Tensor) -> bool:
+def _belongs(labels: torch.Tensor, found: Mapping[str, Any], name: str, outside: np.ndarray) -> bool:
     """Whether labels are of the text that is cut, and not of a decoder's that happens to be as long."""
-    prefix = name.removesuffix("labels")
+    prefix, read = name.removesuffix("labels"), known_or_read(labels)
     if f"{prefix}decoder_input_ids" in found:
         return False
     ids = found.get(f"{prefix}input_ids")
-    same = isinstance(ids, torch.Tensor) and ids.shape == labels.shape and bool(((labels == ids) | (labels < 0)).all())
-    return same or bool((labels[:, outside.to(labels.device)] == IGNORED).all())
+    same = isinstance(ids, torch.Tensor) and ids.shape == labels.shape
+    same = same and bool(((read == known_or_read(ids)) | (read < 0)).all())
+    return same or bool((read[:, outside] == IGNORED).all())
 
 
 @dataclass(kw_only=True)

@@ -21,6 +21,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.processors import look_up
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
+from hf_curriculum.models.on_host import host_values, note_host_values
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan, make_plan
@@ -359,10 +360,15 @@ class CurriculumTrainer(HubMixin, Trainer):
             self.data_collator, table = sending_bytes(self.data_collator)
             self._pixel_table = table.to(self.args.device)
         self.args.dataloader_drop_last = dropped and description != SCORING
+        persistent = self.args.dataloader_persistent_workers
+        if description == "Training" and self._without_plan is None and not self._resumed:
+            # Workers of one round serve the next. A resumed run's first round is read by a loader of its own.
+            self.args.dataloader_persistent_workers |= self.plan.undecided and self.args.dataloader_num_workers > 0
         try:
             return super()._get_dataloader(dataset, description, *args, **kwargs)
         finally:
             self.data_collator, self.args.dataloader_drop_last = collator, dropped
+            self.args.dataloader_persistent_workers = persistent
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         # Private in transformers 5.24: puts a batch on the device.
@@ -428,7 +434,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             return data_collator
         # GRPO takes its examples as a list.
         collator_class = ListCollator if hasattr(self.args, "num_generations") else IndexedCollator
-        return collator_class(data_collator, self.plan.seed, self._seeded)
+        return collator_class(data_collator, self.plan.seed, self._seeded, host_values if self.is_in_train else None)
 
     @property
     def _collates_all_columns(self) -> bool:
@@ -481,6 +487,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         if isinstance(inputs, list):
             rows = torch.tensor([example.pop("example_index") for example in inputs])
         else:
+            note_host_values(inputs)
             rows = inputs.pop("example_index", None) if hasattr(inputs, "pop") else None
         if rows is not None:
             rows = rows.clone()  # what a worker sent keeps a file open as long as it is noted

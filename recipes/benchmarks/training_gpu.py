@@ -196,6 +196,8 @@ def examples_per_second(size: Size, device: torch.device, workers: int, steps: i
             lr_scheduler_type="constant",
             learning_rate=1e-5,
             logging_steps=50,
+            logging_nan_inf_filter=False,  # these two wait for the GPU in every step
+            accelerator_config={"non_blocking": True},
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,

@@ -72,6 +72,36 @@ class TestBatch:
 
         assert learnt("left") == learnt("right")
 
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_padding_to_a_multiple_ends_at_the_longest_that_is_read(self, side):
+        def read(captions):
+            return tokenizer()(list(captions), truncation=True, max_length=6)["input_ids"]
+
+        made = [
+            CaptionCollator(tokenizer(padding_side=side), None, max_length=6, pad_to_multiple_of=multiple)
+            for multiple in (1, 4, 5)
+        ]
+        for captions, widths in (
+            (("dog", "dog"), (3, 4, 5)),
+            (("a dog", "dog"), (4, 4, 5)),
+            (("a a a dog",), (6,) * 3),
+        ):
+            batches = [one(examples(*captions)) for one in made]
+            assert [batch["input_ids"].shape[1] for batch in batches] == list(widths)
+            for batch in batches:
+                real, predicted = batch["attention_mask"] == 1, batch["labels"][:, 1:]
+                assert batch["input_ids"][real].tolist() == [token for row in read(captions) for token in row]
+                assert set(batch["input_ids"][~real].tolist()) <= {0}
+                assert predicted[predicted != -100].tolist() == [token for row in read(captions) for token in row[1:]]
+
+    def test_a_gpu_pads_to_eight_unless_padding_is_trained_on(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        made = [CaptionCollator(tokenizer(), None, ignore_padding=ignored) for ignored in (True, False)]
+        assert [one.pad_to_multiple_of for one in made] == [8, 1]
+        for wrong in ({"pad_to_multiple_of": 0}, {"pad_to_multiple_of": 8, "ignore_padding": False}):
+            with pytest.raises(ValueError, match=r"pad_to_multiple_of=\d. was given with `ignore_padding="):
+                CaptionCollator(tokenizer(), None, **wrong)
+
     def test_captions_are_cut_with_their_end_token_kept(self):
         batch = CaptionCollator(tokenizer(), None, max_length=3)(examples("a dog runs"))
         assert batch["input_ids"].tolist() == [[2, 4, 3]]

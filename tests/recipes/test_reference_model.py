@@ -200,6 +200,18 @@ def test_a_reference_of_a_trusted_split(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_compiled_run_has_the_losses_of_an_eager_one(monkeypatch, tmp_path):
+    found = []
+    compiled = ("--torch_compile", "true")
+    for options in ((), compiled, compiled):  # the third resumes the second at its end
+        folder = tmp_path / ("compiled" if options else "eager")
+        _, scored = run(monkeypatch, folder, "--trusted", "validation", *options)
+        found.append(score_values(scored["train"], "reference_loss"))
+    np.testing.assert_allclose(found[1], found[0], rtol=0.02)
+    np.testing.assert_array_equal(found[2], found[1])
+
+
+@pytest.mark.slow
 def test_a_captioner_on_regions(monkeypatch, tmp_path):
     rng, ids = np.random.default_rng(0), [f"{number}" for number in range(16)]
     np.savez(tmp_path / "regions.npz", **{f"{name}/features": rng.normal(size=(3, 6)).astype("f4") for name in ids})

@@ -201,10 +201,15 @@ def test_what_breaks_for_a_while_is_tried_again(folder, memory, tmp_path, monkey
         (
             truncated,
             ValueError,
-            r"parquet came with .* bytes, but the index says .*, 5 times: it was truncated or replaced",
+            r"parquet came with .* bytes, and has to have .*, 5 times: it was truncated or replaced",
             5,
         ),
-        (flipped, ValueError, r"parquet came with the size .* another content \(digest \w+, not \w+\), 5 times", 5),
+        (
+            flipped,
+            ValueError,
+            r"parquet came with the right size, but another content \(digest \w+, not \w+\), 5 times",
+            5,
+        ),
         (PermissionError("403"), PermissionError, r"access is denied \(403\)\. Look at the credentials, which", 1),
         (NoCredentialsError("none found"), PermissionError, r"access is denied \(none found\)\. Look at the cred", 1),
         (FileNotFoundError("404"), FileNotFoundError, "was there when the folder was listed, and is no lon", 1),

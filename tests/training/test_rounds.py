@@ -143,6 +143,32 @@ PARTS = [
 ]
 
 
+def test_the_workers_of_a_round_serve_the_next(make, monkeypatch, tmp_path):
+    started, own = [], CurriculumTrainer._get_dataloader
+
+    def watched(self, *args, **kwargs):
+        loader = own(self, *args, **kwargs)
+        if (kwargs.get("description") or args[1]) == "Training":
+            start = loader.base_dataloader._get_iterator
+            monkeypatch.setattr(
+                loader.base_dataloader, "_get_iterator", lambda: started.append(loader.num_workers) or start()
+            )
+        return loader
+
+    monkeypatch.setattr(CurriculumTrainer, "_get_dataloader", watched)
+    found = []
+    for workers in (0, 1):
+        trainer = make(BABY, dataloader_num_workers=workers)
+        trainer.train()
+        assert not trainer.args.dataloader_persistent_workers
+        found.append((rows_of(tmp_path), losses_of(trainer), len(trainer.plan.log), started.copy()))
+        started.clear()
+    alone, served = found
+    assert alone[:3] == served[:3]
+    assert alone[2] >= 2
+    assert (len(alone[3]), served[3]) == (alone[2] + 1, [1])
+
+
 @pytest.mark.parametrize(("name", "part"), PARTS)
 def test_it_resumes_exactly(make, name, part, tmp_path):
     rule = RULES[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
@@ -193,14 +194,12 @@ def with_image_dimension(values: torch.Tensor, dims: int, name: str, batch: int,
     return values
 
 
-def validate_image_numbers(image_numbers: torch.Tensor, images: int, config: CaptionFlamingoConfig) -> None:
-    """Raises where the `<image>` tokens of a text and its images differ in number; it waits for the device."""
-    if torch.compiler.is_compiling() or image_numbers.is_meta:
-        return
-    highest = image_numbers.amax(-1)
-    fewest, most = highest.min().item(), highest.max().item()
+def validate_image_numbers(image_numbers: np.ndarray, images: int, config: CaptionFlamingoConfig) -> None:
+    """Raises where the `<image>` tokens of a text and its images differ in number."""
+    highest = image_numbers.max(-1)
+    fewest, most = highest.min(), highest.max()
     if fewest == 0:
-        row = highest.argmin().item()
+        row = highest.argmin()
         raise ValueError(
             f"Text {row} of the batch has an image but no `<image>` token (id {config.image_token_id}): no token "
             "would see the image. Put it before the caption, as `CaptionCollator(prefix='<image> ')` does with a "
@@ -208,7 +207,7 @@ def validate_image_numbers(image_numbers: torch.Tensor, images: int, config: Cap
         )
     if most > images:
         raise ValueError(
-            f"Text {highest.argmax().item()} of the batch has {most} `<image>` tokens (id {config.image_token_id}) "
+            f"Text {highest.argmax()} of the batch has {most} `<image>` tokens (id {config.image_token_id}) "
             f"but {images} image(s) were given. Each token stands for one image, in their order."
         )
 

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import (
@@ -49,7 +50,8 @@ from hf_curriculum.models.flamingo.layers import (
     with_image_dimension,
 )
 from hf_curriculum.models.git.layers import build_vision_tower
-from hf_curriculum.models.packed_loss import PackedText, pack
+from hf_curriculum.models.on_host import known, known_or_read
+from hf_curriculum.models.packed_loss import PackedText, added_mask, pack
 
 
 class CaptionFlamingoPreTrainedModel(PreTrainedModel):
@@ -97,6 +99,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         self.gated_layers: nn.ModuleList = nn.ModuleList(
             [CaptionFlamingoGatedLayer(config, index) for index in range(blocks)]
         )
+        self._has_looked = False
         self.post_init()
         self.vision_tower.requires_grad_(False).eval()
 
@@ -149,7 +152,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         interpolate_pos_encoding: bool = False,
         output_hidden_states: bool | int | Sequence[int] | None = None,
         return_dict: bool | None = None,
-        relevant: torch.Tensor | None = None,
+        relevant: np.ndarray | None = None,
     ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """As `CaptionFlamingoForCausalLM.forward`; `last_hidden_state` has the shape (batch, text, width).
 
@@ -180,6 +183,8 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         if position_ids is None:
             position_ids = self._positions(attention_mask, past_length, length, words.device)
         packs = relevant is not None and cache is None and owner is None and not wanted_states
+        packed = pack(relevant) if packs else None
+        packed = None if packed is None else packed.to(words.device)
         outputs = self._decode(
             words,
             attention_mask,
@@ -189,7 +194,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
             seen,
             cache,
             wanted_states,
-            pack(relevant) if packs else None,
+            packed,
             owner is not None,
         )
         return as_asked(outputs, return_dict, self.config.return_dict)
@@ -205,7 +210,9 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
         self, given: torch.Tensor | None, input_ids: torch.Tensor | None, seen: int, past_length: int
     ) -> torch.Tensor:
         """Which image each new token sees, given or counted."""
+        counted = None
         if given is None:
+            counted = input_ids
             if input_ids is None or past_length:
                 raise ValueError(
                     "Which image each token sees is counted from the `<image>` tokens of the whole text, but the "
@@ -214,8 +221,19 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
                 )
             given = count_images(input_ids, self.config.image_token_id)
         if not past_length:
-            validate_image_numbers(given, seen // self.config.perceiver_latents, self.config)
+            self._validate_image_numbers(given, counted, seen // self.config.perceiver_latents)
         return given
+
+    def _validate_image_numbers(self, numbers: torch.Tensor, ids: torch.Tensor | None, images: int) -> None:
+        """Checks every batch whose values are known on the host, of others the first, which takes a wait."""
+        found = known(numbers) if ids is None else known(ids)
+        if found is not None and ids is not None:
+            found = (found == self.config.image_token_id).cumsum(1)
+        if found is None and not (self._has_looked or torch.compiler.is_compiling() or numbers.is_meta):
+            found = known_or_read(numbers)
+        if found is not None:
+            self._has_looked = True
+            validate_image_numbers(found, images, self.config)
 
     def _positions(
         self, attention_mask: torch.Tensor | None, past_length: int, length: int, device: torch.device
@@ -247,13 +265,7 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
             visible = visible_latents(image_numbers, seen // latents, latents)
             no_image = (image_numbers == 0)[..., None]  # (batch, text, 1)
         if packed is None:
-            mask = create_causal_mask(
-                config=self.config.text_config,
-                inputs_embeds=words,
-                attention_mask=attention_mask,
-                position_ids=position_ids if restarts else None,
-                **{CACHE_NAME: text_cache},
-            )
+            mask = self._text_mask(words, attention_mask, position_ids if restarts else None, text_cache)
         else:
             words, position_ids = packed.pack(words), packed.pack(position_ids.expand(words.shape[:2]))
             no_image = packed.pack(no_image) if seen else None
@@ -286,6 +298,27 @@ class CaptionFlamingoModel(FrozenTowerMixin, CaptionFlamingoPreTrainedModel):
             hidden_states=tuple(states) if wanted_states else None,
             **{CACHE_NAME: cache},
         )
+
+    def _text_mask(
+        self,
+        words: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        restarting: torch.Tensor | None,
+        cache: Cache | None,
+    ) -> torch.Tensor | None:
+        """The mask of the decoder's own layers, as `transformers` makes it, which would wait to see what is padded."""
+        read = known(attention_mask)
+        if attention_mask is None or (read is not None and read.all()):
+            return create_causal_mask(
+                config=self.config.text_config,
+                inputs_embeds=words,
+                attention_mask=None,
+                position_ids=restarting,
+                **{CACHE_NAME: cache},
+            )
+        keys = torch.arange(attention_mask.shape[1], device=words.device)
+        visible = (keys <= keys[-words.shape[1] :, None]) & (attention_mask != 0)[:, None, None]
+        return added_mask(visible, words.dtype) if self.config._attn_implementation == "eager" else visible
 
 
 def _of_text(cache: Cache | None) -> Cache | None:

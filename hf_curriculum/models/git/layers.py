@@ -43,6 +43,13 @@ def text_attention_mask(
     return (causal & (valid.bool()[:, None, :] | (keys == queries)))[:, None]
 
 
+def image_and_text_mask(of_text: torch.Tensor, image_length: int) -> torch.Tensor:
+    """The mask of image and text in one call, of that of the text, bool (batch or 1, 1, text, image + text)."""
+    mask = nn.functional.pad(of_text, (0, 0, image_length, 0), value=False)
+    mask[..., :image_length, :image_length] = True
+    return mask
+
+
 def eager_attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -63,9 +70,9 @@ def eager_attention(
 
 
 class CaptionGitSelfAttention(nn.Module):
-    """Self-attention of image and text in two calls.
+    """Self-attention of image and text: in one call with the mask of both, or in two.
 
-    The image's queries need no mask, so a fast kernel serves them; text keys, which they never see, are not computed.
+    In two the image's queries need no mask, and text keys, which they never see, are not computed.
     """
 
     def __init__(self, config: CaptionGitConfig, layer_idx: int) -> None:
@@ -98,6 +105,9 @@ class CaptionGitSelfAttention(nn.Module):
             key, value = cache.update(key, value, self.layer_idx)
         text_length = hidden_states.shape[1] - image_length
         image_queries = query.shape[2] - text_length
+        if text_mask is not None and text_mask.ndim == 4 and text_mask.shape[2] > text_length:
+            mask = text_mask[:, :, -query.shape[2] :]
+            return self._attend(query, key, value, mask, is_causal=False)
         text, weights = self._attend(query[:, :, image_queries:], key, value, text_mask, is_causal=True)
         if image_queries == 0:
             return text, weights

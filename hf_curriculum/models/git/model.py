@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import (
@@ -38,9 +39,10 @@ from hf_curriculum.models.git.layers import (
     CaptionGitEncoder,
     CaptionGitProjection,
     build_vision_tower,
+    image_and_text_mask,
     text_attention_mask,
 )
-from hf_curriculum.models.packed_loss import pack
+from hf_curriculum.models.packed_loss import added_mask, compute_dtype, pack
 
 
 class CaptionGitPreTrainedModel(PreTrainedModel):
@@ -123,7 +125,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
         image_index: torch.Tensor | None = None,
-        relevant: torch.Tensor | None = None,
+        relevant: np.ndarray | None = None,
     ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """As `CaptionGitForCausalLM.forward`; `last_hidden_state` has the text alone, (batch, text, width).
 
@@ -182,7 +184,7 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
         shared: SharedImages | None,
         wanted_states: Collection[int],
         output_attentions: bool | None,
-        relevant: torch.Tensor | None,
+        relevant: np.ndarray | None,
         owner: torch.Tensor | None,
     ) -> BaseModelOutputWithPast:
         """Runs the layers on image and text; the last one skips the image rows unless its states are wanted."""
@@ -190,13 +192,18 @@ class CaptionGitModel(FrozenTowerMixin, CaptionGitPreTrainedModel):
         image_length = 0 if image is None else image.shape[1]
         packed = None if relevant is None else pack(relevant)
         if packed is not None:
+            packed = packed.to(words.device)
             position_ids = packed.pack(position_ids.expand(words.shape[:2]))
             words = packed.pack(words)
-            text_mask = packed.visible() if attention == "eager" else packed.added_mask(words.dtype)
+            text_mask = packed.visible() if attention == "eager" else packed.added_mask(compute_dtype(words))
         else:
             length = words.shape[1]
             key_length = _cached_length(cache) + image_length + length
             text_mask = text_attention_mask(attention_mask, length, key_length, words.device, attention, owner)
+            if attention == "sdpa" and text_mask is not None:  # as it is added to scores: once, not in every layer
+                joint = image is not None and shared is None
+                text_mask = image_and_text_mask(text_mask, image_length) if joint else text_mask
+                text_mask = added_mask(text_mask, compute_dtype(words))
         hidden_states = self.embeddings(words, position_ids)  # (batch, text, width)
         if shared is not None:
             image_length = shared.image_rows
@@ -344,6 +351,9 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
     def freeze_vision_tower(self) -> None:
         """Takes the vision tower out of training (the projection after it stays in), as the challenge's baseline."""
         self.git.image_encoder.requires_grad_(False).eval()
+
+    def _leaves_tokens_out(self, inputs: Mapping[str, Any]) -> bool:
+        return inputs["pixel_values"] is None and inputs["image_features"] is None  # after an image text is few rows
 
     @takes_cache
     def forward(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -15,6 +16,8 @@ from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput
 
 from hf_curriculum.models.base import as_asked, validate_regions
+from hf_curriculum.models.on_host import known
+from hf_curriculum.models.packed_loss import added_mask
 from hf_curriculum.tasks.alignment.config import AlignerConfig
 from hf_curriculum.tasks.alignment.losses import contrastive_loss
 from hf_curriculum.tasks.alignment.processor import AlignerProcessor
@@ -22,6 +25,8 @@ from hf_curriculum.tasks.alignment.processor import AlignerProcessor
 _BLOCK = {"cpu": (32, 32)}
 """Texts and images that are scored at once, by kind of device: as many as keep a processor's caches warm; elsewhere
 128 and 128, which keep a GPU busy."""
+_SEE_ALL = ("bert", "roberta", "xlm-roberta", "electra")
+"""Text encoders that take a finished mask in which every token sees all that is no padding."""
 _POSITIONS = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
 """What tables of learnt positions are called: BERT's, CLIP's, BART's, GPT-2's. Encoders without one have no end."""
 
@@ -214,12 +219,21 @@ class AlignerModel(PreTrainedModel):
         """
         _validate_nouns(input_ids, noun_mask)
         _validate_length(input_ids.shape[1], self.text_model)
-        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        states = self.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        states = self.text_model(input_ids=input_ids, attention_mask=self._text_mask(attention_mask)).last_hidden_state
         marked = noun_mask != 0
         if self.config.noun_pooling == "first":
             return states[torch.arange(len(states), device=states.device), marked.long().argmax(1)]
         return (states * marked[..., None]).sum(1) / marked.sum(1, keepdim=True)
+
+    def _text_mask(self, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+        """The text encoder's mask; None where nothing is padded, which the encoder would wait to see."""
+        read = known(attention_mask)
+        if attention_mask is None or (read is not None and read.all()):
+            return None
+        if self.text_model.config.model_type not in _SEE_ALL or self.text_model.config._attn_implementation != "sdpa":
+            return attention_mask
+        visible = (attention_mask != 0)[:, None, None].expand(-1, 1, attention_mask.shape[1], -1)
+        return added_mask(visible, self.region_projection.weight.dtype)
 
     def encode_regions(self, region_features: torch.Tensor, region_mask: torch.Tensor | None = None) -> EncodedRegions:
         """Keys and values of each image's regions, computed once for all texts.
@@ -353,12 +367,11 @@ def _validate_nouns(input_ids: torch.Tensor, noun_mask: torch.Tensor | None) -> 
             f"{tuple(input_ids.shape)} as `input_ids`; it was given {found}. `ContrastiveCollator` and "
             "`AlignerProcessor` make it."
         )
-    if torch.compiler.is_compiling():
-        return
-    bare = (noun_mask == 0).all(1)
+    read = known(noun_mask)  # where it is not, the collator has looked
+    bare = np.zeros(0, bool) if read is None else (read == 0).all(1)
     if bare.any():
         raise ValueError(
-            f"{int(bare.sum())} of {len(bare)} texts have no noun (rows {bare.nonzero()[:5, 0].tolist()} of the "
+            f"{bare.sum()} of {len(bare)} texts have no noun (rows {bare.nonzero()[0][:5].tolist()} of the "
             "batch): their `noun_mask` is 0 throughout, and their vector would be undefined. The noun may lie beyond "
             "the tokens that are kept: raise `max_length`, or leave such rows out."
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -15,6 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_OBJECT_DETECTION_MA
 from transformers.utils import ModelOutput
 
 from hf_curriculum.models.base import as_asked
+from hf_curriculum.models.on_host import known_or_read, note, to_device
 from hf_curriculum.tasks.detection.backbone import ConvBackbone, backbone_facts, build_backbone, map_of
 from hf_curriculum.tasks.detection.config import WsddnConfig
 from hf_curriculum.tasks.detection.regions import detections_table, pool_regions, spatial_distance
@@ -152,10 +154,13 @@ class WsddnForObjectDetection(PreTrainedModel):
         self._validate(pictures, proposals, labels, objectness)
         proposals = proposals.float()
         if proposal_counts is None:
-            proposal_counts = torch.full((len(pictures),), proposals.shape[1], device=proposals.device)
+            counts = np.full(len(pictures), proposals.shape[1])
+            proposal_counts = note(to_device(counts, proposals.device), counts)
         mask = torch.arange(proposals.shape[1], device=proposals.device) < proposal_counts[:, None]  # (N, P)
-        scores, features, regions = self._score(pictures, proposals, mask, objectness)
-        sides = proposals.new_tensor([[picture.shape[2], picture.shape[1]] * 2 for picture in pictures])  # (N, 4)
+        regions = _regions_of(pictures, known_or_read(proposal_counts).clip(0, proposals.shape[1]))
+        scores, features = self._score(pictures, proposals, mask, objectness, regions)
+        sides = np.array([[picture.shape[2], picture.shape[1]] * 2 for picture in pictures], np.float32)  # (N, 4)
+        sides = to_device(sides, proposals.device)
         shares = proposals / sides[:, None]
         if view_index is not None:
             first = functional.pad(view_index.diff(), (1, 0), value=1) != 0
@@ -187,22 +192,17 @@ class WsddnForObjectDetection(PreTrainedModel):
         proposals: torch.Tensor,
         mask: torch.Tensor,
         objectness: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Scores (N, P, C); of the real regions, their features (regions, width) and (picture, place) int64 (…, 2)."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for number, picture in enumerate(pictures):
-            groups.setdefault(tuple(picture.shape), []).append(number)
+        regions: list[tuple[list[int], np.ndarray]],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores (N, P, C), and the features of the real regions (regions, width) in the order of `regions`."""
         pooled, places = [], []
-        for members in groups.values():
-            rows = torch.tensor(members, device=mask.device)
-            inside = mask[rows].nonzero()  # (regions, 2)
+        for members, inside in regions:
+            place = to_device(inside, mask.device)  # (3, regions)
             found = map_of(self.backbone, torch.stack([pictures[row] for row in members]).to(self.dtype))
-            boxes = proposals[rows[inside[:, 0]], inside[:, 1]]
             how = self.config.pool_size, self.stride, self.config.pooling, self.config.sampling_ratio
-            pooled.append(pool_regions(found, inside[:, 0], boxes, *how).flatten(1))
-            places.append(torch.stack([rows[inside[:, 0]], inside[:, 1]], dim=1))
-        regions, features = torch.cat(places), torch.cat(pooled)
-        where = regions.unbind(1)
+            pooled.append(pool_regions(found, place[0], proposals[place[1], place[2]], *how).flatten(1))
+            places.append(place[1:])
+        where, features = torch.cat(places, dim=1).unbind(), torch.cat(pooled)
         if self.config.objectness:
             weights = self.config.objectness_scale * objectness[where]
             features = features * weights[:, None].to(features.dtype)
@@ -213,24 +213,29 @@ class WsddnForObjectDetection(PreTrainedModel):
         by_region = by_region / self.config.detection_temperature
         # The smallest number and no −inf, which would make NaNs of a picture without proposals.
         by_region = by_region.masked_fill(~mask[..., None], torch.finfo(torch.float32).min)
-        return by_class.softmax(2) * by_region.softmax(1) * mask[..., None], features, regions
+        return by_class.softmax(2) * by_region.softmax(1) * mask[..., None], features
 
     def _spatial(
         self,
         features: torch.Tensor,
-        regions: torch.Tensor,
+        regions: list[tuple[list[int], np.ndarray]],
         scores: torch.Tensor,
         proposals: torch.Tensor,
         labels: torch.Tensor,
     ) -> torch.Tensor:
         """The spatial regulariser of each image, float32 (images,)."""
+        where, wanted = np.concatenate([inside for _, inside in regions], axis=1), known_or_read(labels) != 0
         parts = []
-        for number, wanted in enumerate(labels):
-            of_image = regions[:, 0] == number
-            where = regions[of_image].unbind(1)
-            least = self.config.spatial_iou
-            parts.append(spatial_distance(features[of_image], scores[where], proposals[where], wanted, least))
-        return torch.stack(parts)
+        for number in range(len(labels)):
+            rows = np.flatnonzero(where[1] == number)
+            picked, count = features[to_device(rows, features.device)], len(rows)  # proposals come first in their row
+            classes = np.flatnonzero(wanted[number]).tolist()
+            parts.append(
+                spatial_distance(
+                    picked, scores[number, :count], proposals[number, :count], classes, self.config.spatial_iou
+                )
+            )
+        return torch.stack(parts) / labels.shape[1]
 
     def _validate(
         self,
@@ -262,6 +267,20 @@ class WsddnForObjectDetection(PreTrainedModel):
                 "The model multiplies features by objectness scores, and the batch has none. Give each proposal its "
                 "score as `objectness`, or build the model with `objectness=False`."
             )
+
+
+def _regions_of(pictures: list[torch.Tensor], counts: np.ndarray) -> list[tuple[list[int], np.ndarray]]:
+    """Pictures of one size with their regions, int64 (3, regions): the picture's place there, its number, the row."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, picture in enumerate(pictures):
+        groups.setdefault(tuple(picture.shape), []).append(number)
+    found = []
+    for members in groups.values():
+        within = counts[members]
+        place = np.repeat(np.arange(len(members)), within)
+        row = np.arange(within.sum()) - np.repeat(within.cumsum() - within, within)
+        found.append((members, np.stack([place, np.array(members)[place], row])))
+    return found
 
 
 def image_losses(image_scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -66,14 +67,14 @@ def detections_table(
 
 
 def spatial_distance(
-    features: torch.Tensor, scores: torch.Tensor, boxes: torch.Tensor, labels: torch.Tensor, least_iou: float
+    features: torch.Tensor, scores: torch.Tensor, boxes: torch.Tensor, classes: Sequence[int], least_iou: float
 ) -> torch.Tensor:
-    """WSDDN's spatial regulariser of one image, a scalar."""
+    """WSDDN's spatial regulariser of one image, summed over its classes, a scalar."""
     overlaps, weights = torchvision_ops().box_iou, scores.detach()
     total = features.new_zeros((), dtype=torch.float32)
-    for number in labels.nonzero()[:, 0].tolist() if len(boxes) else ():
-        best = int(weights[:, number].argmax())
-        near = overlaps(boxes[best : best + 1].float(), boxes.float())[0] >= least_iou
-        distance = (features[near].float() - features[best].float()).square().sum(1)
-        total = total + 0.5 * (weights[near, number].square() * distance).sum()
-    return total / len(labels)
+    for number in classes if len(boxes) else ():
+        best = weights[:, number].argmax(keepdim=True)  # (1,), which to index with does not wait, as a number would
+        near = overlaps(boxes[best].float(), boxes.float())[0] >= least_iou
+        distance = (features.float() - features[best].float()).square().sum(1)
+        total = total + 0.5 * (near * weights[:, number].square() * distance).sum()
+    return total

@@ -1,10 +1,13 @@
 import pytest
 import torch
+from transformers import ViTConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_curriculum import CaptionGitForCausalLM
-from hf_curriculum.models.git.build import small_git_config
+from hf_curriculum.models.git import model as git_model
+from hf_curriculum.models.git.build import git_from_config, paper_git_config, small_git_config
 from hf_curriculum.models.git.layers import eager_attention, text_attention_mask
+from tests.helpers.dispatched import Dispatched
 
 CPU = torch.device("cpu")
 
@@ -96,3 +99,56 @@ def test_a_flash_kernels_conventions_give_the_same_logits(monkeypatch, padding, 
     logits = model(**inputs).logits
     kept = torch.ones(2, 4).bool() if padding is None else inputs["attention_mask"].bool()
     torch.testing.assert_close(logits[kept], expected[kept], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [None, torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]])])
+def test_image_and_text_in_one_call_attend_as_in_two(monkeypatch, padding):
+    torch.manual_seed(0)
+    config = small_git_config(50, image_size=16, hidden_size=32, vision_layers=1, text_layers=2)
+    model = CaptionGitForCausalLM(config).eval()
+    ids, pixels = torch.randint(5, 50, (2, 5)), torch.randn(2, 3, 16, 16)
+    seen = torch.ones(2, 5) if padding is None else padding
+    found = {}
+    for name in ("one", "two"):
+        if name == "two":
+            monkeypatch.setattr(git_model, "image_and_text_mask", lambda of_text, image_length: of_text)
+        logits = model(ids, attention_mask=padding, pixel_values=pixels, use_cache=False).logits[seen == 1]
+        found[name] = logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()), allow_unused=True)
+    torch.testing.assert_close(found["one"], found["two"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found["one"][0], found["two"][0], atol=1e-6, rtol=1e-6)
+
+
+def test_a_step_of_the_papers_layers_takes_fifteen_hundred_kernels_at_most():
+    shape = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 12, "num_attention_heads": 2}
+    vision = ViTConfig(**shape, image_size=32, patch_size=16)
+    torch.manual_seed(0)
+    model = git_from_config(paper_git_config(500, vision_config=vision, **shape)).train()
+    ids = torch.randint(5, 500, (2, 8))
+    mask = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+    counts = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        model, pixels = model.to(dtype), torch.randn(2, 3, 32, 32, dtype=dtype)
+        with Dispatched() as seen:
+            model(**batch, pixel_values=pixels).loss.backward()
+        model.zero_grad()
+        counts[dtype] = sum(seen.kernels.values())
+    assert 1000 < counts[torch.float32] <= counts[torch.bfloat16] <= 1500
+
+
+def test_weights_of_bfloat16_have_the_loss_and_gradients_of_float32_but_for_their_rounding():
+    torch.manual_seed(0)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = small_git_config(50, image_size=16, hidden_size=32, vision_layers=1, text_layers=2, **still)
+    model = git_from_config(config).train()
+    ids, pixels = torch.randint(5, 50, (4, 6)), torch.randn(4, 3, 16, 16)
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        model = model.to(dtype)  # the second time its weights are those that bfloat16 holds
+        model.zero_grad()
+        loss = model(input_ids=ids, labels=ids, pixel_values=pixels.bfloat16().to(dtype)).loss
+        loss.backward()
+        gradients = torch.cat([weight.grad.float().flatten() for weight in model.parameters()])
+        found.append((loss.float(), gradients))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=0, rtol=0.01)
+    assert (found[0][1] - found[1][1]).norm() < 0.03 * found[1][1].norm()

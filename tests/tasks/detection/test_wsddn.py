@@ -571,7 +571,7 @@ def test_the_spatial_regulariser_counts_the_edge_and_leaves_weights_alone():
     boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 2.0], [9.0, 9.0, 10.0, 10.0]])  # half of the best one
     features = torch.tensor([[1.0], [3.0], [50.0]], requires_grad=True)
     scores = torch.tensor([[0.9], [0.5], [0.1]], requires_grad=True)
-    found = spatial_distance(features, scores, boxes, torch.ones(1), 0.5)
+    found = spatial_distance(features, scores, boxes, [0], 0.5)
     assert found.item() == pytest.approx(0.5 * 0.5**2 * 2**2)
     found.backward()
     assert scores.grad is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import (
@@ -28,6 +29,7 @@ from hf_curriculum.models.base import (
     share_images,
     takes_cache,
 )
+from hf_curriculum.models.on_host import known
 from hf_curriculum.tasks.captioning.models.config import RegionCaptionerConfig
 from hf_curriculum.tasks.captioning.models.regions import EncodedImages, GridEncoder, RegionEmbedding, validate_images
 
@@ -120,7 +122,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         images: EncodedImages | None,
         cache: Cache | None,
         use_cache: bool,
-        relevant: torch.Tensor | None,
+        relevant: np.ndarray | None,
         **options: Any,
     ) -> tuple[torch.Tensor, Cache | None]:
         """Hidden states of the text, (texts, text, width), and the cache."""
@@ -150,7 +152,7 @@ class RegionCaptionerModel(RegionCaptionerPreTrainedModel):
         cache: Cache | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
-        relevant: torch.Tensor | None = None,
+        relevant: np.ndarray | None = None,
         **options: Any,
     ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """As the captioner's `forward`; `last_hidden_state` has the shape (texts, text, width)."""
@@ -195,10 +197,8 @@ def _validate_text(
 
 def validate_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
     """Raises where an id is no output of the model."""
-    # Elsewhere the check would wait for the device, and indexing has one of its own.
-    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
-        return
-    highest = int(ids.max())
+    read = known(ids)  # where it is not, indexing has a check of its own
+    highest = 0 if read is None or not read.size else read.max()
     if highest >= vocab_size:
         raise ValueError(
             f"{name} has the id {highest}, but the captioner has {vocab_size} words, numbered from 0. The tokenizer "

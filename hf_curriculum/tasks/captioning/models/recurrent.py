@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hf_curriculum.models.base import takes_cache
+from hf_curriculum.models.on_host import known_or_read, to_device
 from hf_curriculum.tasks.captioning.models.base import RegionCaptionerForCausalLM, RegionCaptionerModel
 from hf_curriculum.tasks.captioning.models.config import RecurrentCaptionerConfig
 from hf_curriculum.tasks.captioning.models.regions import EncodedImages
@@ -152,20 +154,21 @@ class Steps(NamedTuple):
         sizes: the number of texts that have a token, per step.
     """
 
-    texts: torch.Tensor | None
-    source: torch.Tensor
+    texts: np.ndarray | None
+    source: np.ndarray
     sizes: list[int]
 
 
-def steps_of(read: torch.Tensor | None, texts: int, length: int, device: torch.device) -> Steps:
+def steps_of(read: np.ndarray | None, texts: int, length: int) -> Steps:
     """The steps of the tokens that are `read`, bool (texts, length), or of all where that is `None`."""
-    index = torch.arange(texts * length, device=device).view(texts, length)
-    if read is None or bool(read.all()):
+    index = np.arange(texts * length).reshape(texts, length)
+    if read is None or read.all():
         return Steps(None, index.T.flatten(), [texts] * length)
-    lengths, order = read.sum(1).sort(descending=True, stable=True)
-    tokens_first = (~read).byte().argsort(dim=1, stable=True)
-    source = index.gather(1, tokens_first)[order].T  # (length, texts)
-    is_token = torch.arange(length, device=device)[:, None] < lengths
+    lengths = read.sum(1)
+    order = np.argsort(-lengths, kind="stable")
+    tokens_first = np.argsort(~read, axis=1, kind="stable")
+    source = np.take_along_axis(index, tokens_first, 1)[order].T  # (length, texts)
+    is_token = np.arange(length)[:, None] < lengths[order]
     return Steps(order, source[is_token], [size for size in is_token.sum(1).tolist() if size])
 
 
@@ -249,7 +252,7 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
         images: EncodedImages | None,
         cache: Cache | None,
         use_cache: bool,
-        relevant: torch.Tensor | None,
+        relevant: np.ndarray | None,
         sampling: SampledWords | None = None,
     ) -> tuple[torch.Tensor, RecurrentCache | None]:
         texts, length = input_ids.shape
@@ -265,27 +268,38 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
             state = (image[0].new_zeros(texts, self.config.hidden_size),) * self.state_size
         else:
             image, index, state = cache.image, cache.image_index, cache.state
-        read = relevant
+        read, real = relevant, None
         if read is None and attention_mask is not None:
-            read = attention_mask[:, -length:] != 0
-        steps = steps_of(read, texts, length, input_ids.device)
-        if steps.texts is not None:
-            state = tuple(part[steps.texts] for part in state)
-        rows = steps.texts if index is None else index if steps.texts is None else index[steps.texts]
+            if torch.compiler.is_compiling():  # one graph of fixed shapes: padding is read, and changes no state
+                real = attention_mask[:, -length:] != 0
+            else:
+                read = known_or_read(attention_mask)[:, -length:] != 0
+        steps = steps_of(read, texts, length)
+        order = None if steps.texts is None else to_device(steps.texts, input_ids.device)
+        if order is not None:
+            state = tuple(part[order] for part in state)
+        rows = order if index is None else index if order is None else index[order]
         of_texts = image if rows is None else tuple(part[rows] for part in image)
-        states, state = self._unroll(input_ids, steps, of_texts, state, sampling)
+        states, state = self._unroll(input_ids, steps, of_texts, state, sampling, real)
         if cache is not None:
             cache.image, cache.image_index = image, index
             cache.update_state(state, tokens=length)
         return states, cache
 
     def _unroll(
-        self, input_ids: torch.Tensor, steps: Steps, image: Parts, state: Parts, sampling: SampledWords | None
+        self,
+        input_ids: torch.Tensor,
+        steps: Steps,
+        image: Parts,
+        state: Parts,
+        sampling: SampledWords | None,
+        real: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Parts]:
         """The outputs, (texts, text, width), 0 where nothing is read, and the state after each text's last token."""
-        all_gates = self._words(input_ids.flatten()[steps.source]).split(steps.sizes)
+        source = to_device(steps.source, input_ids.device)
+        all_gates = self._words(input_ids.flatten()[source]).split(steps.sizes)
         outputs, ended = [], []
-        for gates, replaced in zip(all_gates, self._replaced(steps, input_ids.numel(), sampling), strict=True):
+        for gates, replaced in zip(all_gates, self._replaced(steps, input_ids, sampling), strict=True):
             size = len(gates)
             ended.append(tuple(part[size:] for part in state))
             image, state = (tuple(part[:size] for part in parts) for parts in (image, state))
@@ -293,17 +307,22 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
                 texts, picks = replaced
                 words = sampling.words(outputs[-1][texts], picks)
                 gates = gates.index_copy(0, texts, self._words(words))
-            output, state = self.step(gates, image, state)
+            output, after = self.step(gates, image, state)
+            if real is not None:
+                column = real[:, len(outputs), None]
+                after = tuple(torch.where(column, *pair) for pair in zip(after, state, strict=True))
+            state = after
             outputs.append(output)
         state = tuple(torch.cat(parts[::-1]) for parts in zip(*ended, state, strict=True))
         if steps.texts is not None:
-            state = tuple(part[steps.texts.argsort()] for part in state)
+            back = to_device(steps.texts.argsort(), input_ids.device)
+            state = tuple(part[back] for part in state)
         if not outputs:
             return state[0].new_zeros(*input_ids.shape, state[0].shape[1]), state
         if steps.texts is None:
             return torch.stack(outputs, dim=1), state
         rows = torch.cat(outputs)  # (tokens, width)
-        states = rows.new_zeros(input_ids.numel(), rows.shape[1]).index_copy(0, steps.source, rows)
+        states = rows.new_zeros(input_ids.numel(), rows.shape[1]).index_copy(0, source, rows)
         return states.view(*input_ids.shape, -1), state
 
     def _words(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -312,17 +331,17 @@ class RecurrentCaptionerModel(RegionCaptionerModel):
 
     @staticmethod
     def _replaced(
-        steps: Steps, tokens: int, sampling: SampledWords | None
+        steps: Steps, input_ids: torch.Tensor, sampling: SampledWords | None
     ) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
         """Per step the texts whose word is replaced, (texts,), and the numbers that pick the words, (texts,)."""
         nothing = [None] * len(steps.sizes)
         if sampling is None:
             return nothing
-        coins, picks = sampling.draws(tokens)
-        device, found = steps.source.device, nothing[:1]
-        for source in steps.source.cpu().split(steps.sizes)[1:]:
-            texts = coins[source].nonzero()[:, 0]
-            found.append((texts.to(device), picks[source[texts]].to(device)))
+        coins, picks = (drawn.numpy() for drawn in sampling.draws(input_ids.numel()))
+        found = nothing[:1]
+        for source in np.split(steps.source, np.cumsum(steps.sizes)[:-1])[1:]:
+            texts = np.flatnonzero(coins[source])
+            found.append((to_device(texts, input_ids.device), to_device(picks[source[texts]], input_ids.device)))
         return found
 
 

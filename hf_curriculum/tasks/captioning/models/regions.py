@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModel
 
 from hf_curriculum.models.base import validate_regions
+from hf_curriculum.models.on_host import known, to_device
 from hf_curriculum.tasks.captioning.models.config import RegionCaptionerConfig
 
 
@@ -35,7 +37,7 @@ class EncodedImages:
         return len(self.features) if self.index is None else len(self.index)
 
     def __getitem__(self, index: torch.Tensor) -> EncodedImages:
-        index = index.to(self.features.device)
+        index = index.to(self.features.device)  # the same tensor, where it is there
         return replace(self, index=index if self.index is None else self.index[index])
 
     @property
@@ -68,10 +70,16 @@ class RegionEmbedding(nn.Module):
         """(images, regions, feature width) and bool (images, regions) as (images, regions, width)."""
         if mask is None:
             return self._embed(features)
-        if torch.compiler.is_compiling():  # one graph of fixed shapes
+        read = known(mask)
+        if read is None:  # fixed shapes, which need no look at it
             return self._embed(features) * mask[..., None]
-        embedded = self._embed(features[mask])  # (valid regions, width)
-        return embedded.new_zeros(*mask.shape, embedded.shape[-1]).masked_scatter(mask[..., None], embedded)
+        places = to_device(np.flatnonzero(read), mask.device)
+        embedded = self._embed(features.flatten(0, 1)[places])  # (valid regions, width)
+        return (
+            embedded.new_zeros(mask.numel(), embedded.shape[-1])
+            .index_copy(0, places, embedded)
+            .unflatten(0, mask.shape)
+        )
 
     def _embed(self, features: torch.Tensor) -> torch.Tensor:
         return self.dropout(self.linear(features.to(self.linear.weight.dtype)).relu())

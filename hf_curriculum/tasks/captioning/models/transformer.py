@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache
@@ -13,6 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_curriculum.models.base import CACHE_NAME, takes_cache
 from hf_curriculum.models.git.layers import eager_attention
+from hf_curriculum.models.on_host import known, known_or_read, to_device
 from hf_curriculum.models.packed_loss import PackedText
 from hf_curriculum.tasks.captioning.models.base import (
     RegionCaptionerForCausalLM,
@@ -54,18 +56,18 @@ class ImageTextCache(DynamicCache):
         self.images: EncodedImages = self.images[indices]
 
 
-def pack_rows(row: torch.Tensor, rows: int, owner: torch.Tensor) -> PackedText:
+def pack_rows(row: np.ndarray, rows: int, owner: np.ndarray, device: torch.device) -> PackedText:
     """Tokens side by side in rows, in their order."""
-    order = torch.argsort(row, stable=True)
-    counts = torch.bincount(row, minlength=rows)
-    length = int(counts.max())
-    first = counts.cumsum(0) - counts
-    places = row[order] * length + torch.arange(len(row), device=row.device) - first[row[order]]
-    source, owners = row.new_zeros(rows * length), row.new_full((rows * length,), -1)
-    source[places], owners[places] = order, owner[order]
-    target = torch.empty_like(row)
+    order = np.argsort(row, kind="stable")
+    counts = np.bincount(row, minlength=rows)
+    length = counts.max()
+    first = counts.cumsum() - counts
+    places = row[order] * length + np.arange(len(row)) - first[row[order]]
+    source, owners = np.zeros((rows, length), np.int64), np.full((rows, length), -1)
+    source.ravel()[places], owners.ravel()[places] = order, owner[order]
+    target = np.empty_like(row)
     target[order] = places
-    return PackedText(source.view(rows, length), target[None], owners.view(rows, length))
+    return PackedText(*(to_device(part, device) for part in (source, target[None], owners)))
 
 
 class _Attention(nn.Module):
@@ -258,10 +260,12 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
     def encode(self, embedded: torch.Tensor, mask: torch.Tensor | None, features: torch.Tensor) -> EncodedImages:
         """Regions that have seen each other; where some are padded, only the others are computed."""
         packed, visible, states = None, None, embedded
-        if mask is not None and not torch.compiler.is_compiling():
-            row = mask.nonzero()[:, 0]  # (valid regions,)
-            packed = pack_rows(row, len(mask), row)
-            states, mask = embedded[mask][None], packed.owner >= 0
+        read = known(mask)
+        if read is not None:
+            row = read.nonzero()[0]  # (valid regions,)
+            packed = pack_rows(row, len(read), row, mask.device)
+            states = embedded.flatten(0, 1)[to_device(np.flatnonzero(read), mask.device)][None]
+            mask = packed.owner >= 0
         if mask is not None:
             visible = mask[:, None, None]  # (images, 1, 1, regions)
         for layer in self.encoder:
@@ -276,7 +280,7 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
         images: EncodedImages | None,
         cache: Cache | None,
         use_cache: bool,
-        relevant: torch.Tensor | None,
+        relevant: np.ndarray | None,
         **options: Any,
     ) -> tuple[torch.Tensor, Cache | None]:
         """See `RegionCaptionerModel.decode`; packed, only relevant tokens are computed, a row being an image's."""
@@ -290,12 +294,14 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
             image_keys = [(key[images.index], value[images.index]) for key, value in image_keys]
             images = images.per_text()
         table = sinusoids(past + length, self.config.hidden_size, input_ids.device)
-        if relevant is not None and not bool(relevant.any()):
+        if relevant is not None and not relevant.any():
             relevant = None
         packed_text, packed_images, text_mask = self._layout(input_ids, attention_mask, images, past, relevant)
+        shape = input_ids.shape
         if relevant is not None:
-            positions = positions.expand(input_ids.shape)[relevant][None]
-            input_ids = input_ids[relevant][None]  # (1, tokens)
+            places = to_device(np.flatnonzero(relevant), input_ids.device)  # (tokens,)
+            positions = positions.expand(shape).flatten()[places][None]
+            input_ids = input_ids.flatten()[places][None]  # (1, tokens)
         words = self.word_embedding(input_ids)
         states = self.dropout(words * math.sqrt(self.config.hidden_size) + table[positions].to(words.dtype))
         image_mask = None if images.mask is None else images.mask[:, None, None]  # (images, 1, 1, regions)
@@ -303,7 +309,8 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
             states = layer(states, text_mask, packed_text, keys, image_mask, packed_images, **{CACHE_NAME: cache})
         states = self.decoder_norm(states)
         if relevant is not None:
-            states = states.new_zeros(*relevant.shape, states.shape[-1]).masked_scatter(relevant[..., None], states)
+            states = states.new_zeros(shape.numel(), states.shape[-1]).index_copy(0, places, states[0])
+            states = states.unflatten(0, shape)
         return states, cache
 
     def _validate_length(self, length: int) -> None:
@@ -333,21 +340,22 @@ class RegionTransformerModel(RegionTransformerPreTrainedModel, RegionCaptionerMo
         attention_mask: torch.Tensor | None,
         images: EncodedImages,
         past: int,
-        relevant: torch.Tensor | None,
+        relevant: np.ndarray | None,
     ) -> tuple[PackedText | None, PackedText | None, torch.Tensor | None]:
         """How tokens are put in rows for attention to text and to images, and the mask of the text."""
         length, index = input_ids.shape[1], images.index
         attention = self.config._attn_implementation
         if relevant is not None:
-            owner = relevant.nonzero()[:, 0]  # (relevant tokens,)
-            packed = pack_rows(owner if index is None else index[owner], len(images.features), owner)
+            owner = relevant.nonzero()[0]  # (relevant tokens,)
+            row = owner if index is None else known_or_read(index)[owner]
+            packed = pack_rows(row, len(images.features), owner, input_ids.device)
             dtype = self.word_embedding.weight.dtype
             return packed, packed, packed.visible() if attention == "eager" else packed.added_mask(dtype)
         mask = _text_mask(attention_mask, past, length, input_ids.device, attention)
         if index is None:
             return None, None, mask
-        row = index.repeat_interleave(length)
-        return None, pack_rows(row, len(images.features), row), mask
+        row = np.repeat(known_or_read(index), length)
+        return None, pack_rows(row, len(images.features), row, input_ids.device), mask
 
 
 def sinusoids(length: int, width: int, device: torch.device | None = None) -> torch.Tensor:
