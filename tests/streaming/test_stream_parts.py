@@ -11,9 +11,10 @@ import pytest
 from datasets import Dataset
 
 from hf_curriculum import IID, BucketedStream, Phases, save_bucketed
+from hf_curriculum.planning.rows import FileOrder
 from hf_curriculum.streaming.dataset import StreamExamples
 from hf_curriculum.streaming.index import BucketIndex, StoredBucket, file_digest
-from hf_curriculum.streaming.plan import BucketScores, RowsInOrder, plan_buckets
+from hf_curriculum.streaming.plan import BucketScores, plan_buckets
 from hf_curriculum.streaming.reader import WorkerSamples
 from hf_curriculum.streaming.shards import ParquetShard, TarShard
 
@@ -57,9 +58,9 @@ def test_every_shard_that_is_opened_is_closed(tmp_path, format, monkeypatch):
 
 
 def test_rows_in_order_are_no_array():
-    rows = RowsInOrder(5)
+    rows = FileOrder(5)
     assert (len(rows), np.asarray(rows).tolist(), rows[np.array([3, 1])].tolist()) == (5, [0, 1, 2, 3, 4], [3, 1])
-    assert (type(rows[:3]), len(rows[:3]), len(rows[:9])) == (RowsInOrder, 3, 5)
+    assert (type(rows[:3]), len(rows[:3]), len(rows[:9])) == (FileOrder, 3, 5)
     assert [rows[part].tolist() for part in (slice(1, 3), slice(0, 5, 2))] == [[1, 2], [0, 2, 4]]
 
 
