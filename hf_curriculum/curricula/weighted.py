@@ -15,8 +15,8 @@ from hf_curriculum.planning.rows import bisect
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import bits_beside, hash64, hash_below, mix64
 
-_STRETCHES = 1 << 20
-"""Stretches of the order that are told apart where it is said how often examples are drawn."""
+_ALONE, _FINE = 1 << 20, 1 << 16
+"""Positions looked at one by one where it is said how often examples are drawn: of so many all, else at either end."""
 _OCTAVES = 60
 """Weights below 2^-60 of the largest are drawn less than once in 10^18 draws and share one class."""
 _LIMITS = np.array([round(2 ** (20 - part / 8)) for part in range(8)]) / 2**20
@@ -114,21 +114,27 @@ class WeightedStage(Stage):
     ranking: Ranking | None = None
 
     def change_points(self) -> np.ndarray:
-        """Each position, as every weight is another; of more than 2^20 as many, evenly spaced, and the last.
-
-        As weights rise or fall along the order, what is said of all is then within one part in 2^20.
-        """
-        return np.append(self._marks, self.pool_size) + self.slices[0][0]
+        """Each position, as every weight is another; of more than 2^20 those at the ends, and fewer further in."""
+        return self._marks + self.slices[0][0]
 
     @cached_property
     def _marks(self) -> np.ndarray:
-        marks = np.arange(0, self.pool_size, -(-self.pool_size // _STRETCHES))
-        return marks if marks[-1] == self.pool_size - 1 else np.append(marks, self.pool_size - 1)
+        """The starts of stretches of the order and the end of the last; int64.
+
+        One is at most 2^-16 as long as what lies between it and the nearer end, where weights change fastest.
+        """
+        size, half = self.pool_size, self.pool_size // 2
+        if size <= _ALONE:
+            return np.arange(size + 1)
+        further = _FINE * np.exp(np.arange(math.log(half / _FINE) * _FINE) / _FINE)
+        marks = np.concatenate([np.arange(_FINE), further.astype(np.int64), [half]])
+        return np.unique(np.concatenate([marks, size - marks]))
 
     @cached_property
-    def _all_weights(self) -> float:
-        """The sum of all weights, each as large as at the mark before it."""
-        return float((self._weights(self._marks) * np.diff(self._marks, append=self.pool_size)).sum())
+    def _shares_at_marks(self) -> np.ndarray:
+        """The probability that a draw takes one position of each stretch: by the weight in its middle."""
+        weights = self._weights((self._marks[:-1] + self._marks[1:]) // 2)
+        return weights / (weights * np.diff(self._marks)).sum()
 
     def expected_draws(self, positions: np.ndarray) -> np.ndarray:
         """As `Stage.expected_draws`: draws · weight / all weights."""
@@ -142,8 +148,9 @@ class WeightedStage(Stage):
     def _shares(self, positions: np.ndarray) -> np.ndarray:
         """The probability that a draw takes each position."""
         shares, held = np.zeros(len(positions)), self._holds(positions)
-        shares[held] = self._weights(positions[held] - self.slices[0][0])
-        return shares / self._all_weights
+        stretches = np.searchsorted(self._marks, positions[held] - self.slices[0][0], side="right") - 1
+        shares[held] = self._shares_at_marks[stretches]
+        return shares
 
     def _weights(self, positions: np.ndarray) -> np.ndarray:
         """By position in the order, float64, rising or falling; shape of `positions`."""
