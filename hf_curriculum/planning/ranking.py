@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -100,7 +100,7 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
     return numeric_column(dataset, column)
 
 
-def rank_dataset(dataset: Any, rule: Any, score_column: str | None = None) -> Ranking:
+def rank_dataset(dataset: Any, rule: Any, score_column: str | None = None, sort: Sort | None = None) -> Ranking:
     """The order of a data set for a rule: by its score column, from the end that is easy, with what else it reads."""
     if isinstance(dataset, (DatasetDict, IterableDataset, IterableDatasetDict)):
         raise TypeError(
@@ -118,7 +118,8 @@ def rank_dataset(dataset: Any, rule: Any, score_column: str | None = None) -> Ra
     scores = read_scores(dataset, score_column)
     # Only a rule that goes from easy to hard needs to know which end is easy.
     easy = resolve_easy(dataset, score_column, rule.easy, None if rule.needs_easy else "low")
-    return replace(rank_scores(scores, easy, unscored=rule.unscored, score_column=score_column), **columns)
+    ranking = rank_scores(scores, easy, unscored=rule.unscored, score_column=score_column, sort=sort)
+    return replace(ranking, **columns)
 
 
 def easy_ends(dataset: Any, rule: Any) -> dict[str, Easy]:
@@ -165,8 +166,17 @@ def resolve_easy(dataset: Any, column: str, override: Easy | None = None, defaul
     )
 
 
+Sort = Callable[[np.ndarray, Easy], np.ndarray]
+"""What orders rows by their scores, as `sort_scores` does."""
+
+
 def rank_scores(
-    scores: np.ndarray, easy: Easy = "low", *, unscored: Unscored = "last", score_column: str | None = None
+    scores: np.ndarray,
+    easy: Easy = "low",
+    *,
+    unscored: Unscored = "last",
+    score_column: str | None = None,
+    sort: Sort | None = None,
 ) -> Ranking:
     """Orders examples by score, easiest first; equal scores keep the data set's order.
 
@@ -175,6 +185,7 @@ def rank_scores(
         easy: which end is easy.
         unscored: `"last"` puts unscored rows after the hardest, `"drop"` leaves them out, `"error"` raises.
         score_column: its name, for messages.
+        sort: how the order comes about, where several processes share it.
 
     Raises:
         TypeError: a data set was given in place of scores.
@@ -213,7 +224,8 @@ def rank_scores(
             f"{num_unscored:,} of {len(scores):,} rows have no finite {label} (rows {first} …) and unscored='error' "
             "was asked for. Remove them, score them, or use unscored='last' or 'drop'."
         )
-    order, scores = _ordered(scores, easy)
+    order = (sort or sort_scores)(scores, easy)
+    scores = _as_precise(scores, order)
     if unscored == "drop":
         order = order[:num_scored].copy() if num_unscored else order
     return Ranking(order, scores, num_scored, easy, score_column, num_unscored)
@@ -241,26 +253,46 @@ def validate_spread(ranking: Ranking, what: str) -> None:
     )
 
 
-def _ordered(scores: np.ndarray, easy: Easy) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers by ascending (score, row), unscored last, and the scores in the precision that they need."""
-    kind, size = scores.dtype.kind, scores.dtype.itemsize
-    small = (kind == "f" and size <= 4) or kind == "b"
-    if small or (kind in "iu" and max(abs(int(scores.min())), abs(int(scores.max()))) <= 1 << 24):
-        scores = scores.astype(np.float32, copy=False)
-        return _stable_order(scores, easy), scores
+def sort_scores(scores: np.ndarray, easy: Easy) -> np.ndarray:
+    """Row numbers by ascending (score, row), unscored last."""
+    if _is_small(scores):
+        return _stable_order(scores.astype(np.float32, copy=False), easy)
+    largest = np.finfo(np.float32).max
     with np.errstate(over="ignore"):
         single = scores.astype(np.float32)
-    fits = kind == "f" and all(
-        np.array_equal(np.isfinite(single[start:stop]), np.isfinite(scores[start:stop]))
-        for start, stop in chunks_of(len(scores))
-    )
-    for start, stop in () if fits else chunks_of(len(scores)):  # sorted by, and not kept
-        part, largest = single[start:stop], np.finfo(np.float32).max
+    for start, stop in chunks_of(len(scores)):
+        part = single[start:stop]
         np.clip(part, -largest, largest, out=part)
         part[~np.isfinite(scores[start:stop])] = np.nan
     order = _stable_order(single, easy)
-    apart = _sort_within(order, single, scores, easy)
-    return order, single if fits and not apart else scores.astype(np.float64, copy=False)
+    _sort_within(order, single, scores, easy)
+    return order
+
+
+def _is_small(scores: np.ndarray) -> bool:
+    """Whether float32 holds each number exactly."""
+    kind, size = scores.dtype.kind, scores.dtype.itemsize
+    if kind in "iu":
+        return max(abs(int(scores.min())), abs(int(scores.max()))) <= 1 << 24
+    return (kind == "f" and size <= 4) or kind == "b"
+
+
+def _as_precise(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The scores as float32, or as float64 where that would make unequal ones equal."""
+    with np.errstate(over="ignore"):
+        single = scores.astype(np.float32, copy=False)
+    if _is_small(scores):
+        return single
+    exact = scores.astype(np.float64, copy=False)
+    if scores.dtype.kind != "f":
+        return exact
+    for start, stop in chunks_of(len(order)):
+        rows = order[max(start - 1, 0) : stop]
+        near, far = single[rows], exact[rows]
+        merged = (near[1:] == near[:-1]) & (far[1:] != far[:-1])
+        if merged.any() or not np.array_equal(np.isfinite(near), np.isfinite(far)):
+            return exact
+    return single
 
 
 def _stable_order(scores: np.ndarray, easy: Easy) -> np.ndarray:
@@ -299,9 +331,9 @@ def _ascending(scores: np.ndarray, easy: Easy) -> np.ndarray:
     return ascending
 
 
-def _sort_within(order: np.ndarray, single: np.ndarray, exact: np.ndarray, easy: Easy) -> bool:
-    """Sorts, in place, those whose float32 scores are equal by the exact ones; whether any of these are unequal."""
-    start, found = 0, False
+def _sort_within(order: np.ndarray, single: np.ndarray, exact: np.ndarray, easy: Easy) -> None:
+    """Sorts, in place, those whose float32 scores are equal by the exact ones."""
+    start = 0
     for _, least in chunks_of(len(order)):
         if least <= start:
             continue  # ties reached beyond it
@@ -312,12 +344,10 @@ def _sort_within(order: np.ndarray, single: np.ndarray, exact: np.ndarray, easy:
         rows, values = rows[:scored], values[:scored]
         merged = single[rows[1:]] == single[rows[:-1]]
         if (np.diff(values)[merged] != 0).any():
-            found = True
             # A descending order that keeps ties in the data's order is the reversed ascending one of reversed rows.
             turned = slice(None) if easy == "low" else slice(None, None, -1)
             order[start : start + scored] = rows[turned][np.argsort(values[turned], kind="stable")][turned]
         start = stop
-    return found
 
 
 def _end_of_ties(single: np.ndarray, order: np.ndarray, stop: int) -> int:
