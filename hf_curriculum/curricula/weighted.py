@@ -15,7 +15,7 @@ from hf_curriculum.planning.rows import bisect
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import bits_beside, hash64, hash_below, mix64
 
-_ALONE, _FINE = 1 << 20, 1 << 16
+_ALONE, _FINE = 1 << 18, 1 << 14
 """Positions looked at one by one where it is said how often examples are drawn: of so many all, else at either end."""
 _OCTAVES = 60
 """Weights below 2^-60 of the largest are drawn less than once in 10^18 draws and share one class."""
@@ -114,14 +114,14 @@ class WeightedStage(Stage):
     ranking: Ranking | None = None
 
     def change_points(self) -> np.ndarray:
-        """Each position, as every weight is another; of more than 2^20 those at the ends, and fewer further in."""
+        """Each position, as every weight is another; of more than 2^18 those at the ends, and fewer further in."""
         return self._marks + self.slices[0][0]
 
     @cached_property
     def _marks(self) -> np.ndarray:
         """The starts of stretches of the order and the end of the last; int64.
 
-        One is at most 2^-16 as long as what lies between it and the nearer end, where weights change fastest.
+        One is at most 2^-14 as long as what lies between it and the nearer end, where weights change fastest.
         """
         size, half = self.pool_size, self.pool_size // 2
         if size <= _ALONE:

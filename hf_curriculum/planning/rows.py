@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _MOST_INT32 = 1 << 31
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 """Rows that are looked at together, so that no array of all of them is made on the way."""
 
 
@@ -18,7 +18,7 @@ def row_type(num_rows: int) -> np.dtype:
 
 
 def chunks_of(count: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of a million numbers after the other, up to `count`."""
+    """(start, stop) of some hundred thousand numbers after the other, up to `count`."""
     for start in range(0, count, _CHUNK):
         yield start, min(start + _CHUNK, count)
 

@@ -104,6 +104,16 @@ class StreamPlan(Plan):
         stage = int(np.searchsorted(self.stage_starts, sample, side="right")) - 1
         start, size = self.stage_starts[stage], self.stages[stage].pool_size
         number = (sample - start) // size
+        if (stage, number) not in self._passes:  # one at a time: it has a number for each shard
+            self._passes.clear()
+            self._passes[stage, number] = self._pass(stage, number, start, size)
+        return self._passes[stage, number]
+
+    @cached_property
+    def _passes(self) -> dict[tuple[int, int], PassOrder]:
+        return {}
+
+    def _pass(self, stage: int, number: int, start: int, size: int) -> PassOrder:
         buckets = stage_buckets(self.stages[stage], self.index)
         return PassOrder(
             self.partitions,

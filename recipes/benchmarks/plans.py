@@ -117,7 +117,7 @@ def _in_child(function: Callable[..., dict[str, Any]], *given: Any) -> dict[str,
 def as_markdown(lines: list[dict[str, Any]]) -> str:
     """The figures as a table."""
     text = [
-        "| rule | rows | CPU s | peak, bytes a row | kept, bytes a row | `describe()`, s | its bytes a row | seek, ms |",
+        "| rule | rows | CPU s | peak, bytes a row | kept, bytes a row | `describe()`, s | bytes a row | seek, ms |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for line in lines:
