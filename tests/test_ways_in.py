@@ -200,7 +200,7 @@ LISTED = {
         [
             *("filter_spectrum", "generate_spectrum", "cache_vision_features", "add_scores", "add_scores_sharded"),
             *("add_detections", "push_scored", "checkpoint_from_hub", "Study", "RecipeParser.study", "chosen_of"),
-            *("PartFolder", "StudyRun"),
+            *("PartFolder", "SharedOrder", "StudyRun"),
         ],
         OWN,
     ),

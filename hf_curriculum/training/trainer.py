@@ -81,7 +81,6 @@ from hf_curriculum.training.setup import (
     validate_shared_images,
     validate_without_plan,
 )
-from hf_curriculum.training.shared_order import SharedOrder
 from hf_curriculum.training.weighting import LossWeights, read_weights, validate_weighting
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -302,6 +301,8 @@ class CurriculumTrainer(HubMixin, Trainer):
     def _rank(self, data: Any, rule: Curriculum, score_column: str | None) -> Ranking:
         """The order of the rows, which other lengths, seeds and batch sizes do not change."""
         if self._ranking is None or self._ranking[0] is not data or self._ranking[1:3] != (rule, score_column):
+            from hf_curriculum.training.shared_order import SharedOrder
+
             ranking = rank_training_data(data, rule, score_column, self._scores, SharedOrder.of(self.args))
             self._ranking = data, rule, score_column, ranking
         return self._ranking[3]
