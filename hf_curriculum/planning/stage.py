@@ -239,23 +239,22 @@ class NodeStage(Stage):
     def expected_draws(self, positions: np.ndarray) -> np.ndarray:
         """As `Stage.expected_draws`: a batch of one group has each of its members batch size / members times."""
         batch, share, drawn = self.batch_size, self.random_share, np.zeros(len(positions))
-        held = _held(self.groups.memberships, positions)
         for part in self._parts:
-            each = part.steps * (1 - share) * batch / part.members * held + part.steps * share * batch / part.pool
-            drawn += np.where(positions < part.pool, each, 0.0)
+            held, numbers = _counted(self.groups.memberships, positions)
+            each = part.steps * (1 - share) * batch / part.members * numbers + part.steps * share * batch / part.pool
+            drawn += _within(positions, part.pool, each[held], 0.0)
         return drawn
 
     def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
         """As `Stage.missed`. Where no image may come twice, as if it might; `part` is 1 for every batch of a group."""
-        batch, share, none = self.batch_size, self.random_share, np.zeros(len(positions))
+        batch, share, none = self.batch_size, self.random_share, np.ones(len(positions))
         for one in self._parts:
-            taken = _held(one.taken, positions)
-            numbers = one.scale * np.arange(int(taken.max(initial=0)) + 1)  # many positions have the same one
-            hit = (1 - share) / one.members * numbers + share * min(1.0, batch / one.pool)
+            taken, numbers = _counted(one.taken, positions)
+            hit = (1 - share) / one.members * (one.scale * numbers) + share * min(1.0, batch / one.pool)
             with np.errstate(divide="ignore"):
-                logs = one.steps * np.log1p(-np.minimum(hit, 1.0))
-            none += np.where(positions < one.pool, logs[taken], 0.0)
-        return np.exp(none)
+                chance = np.exp(one.steps * np.log1p(-np.minimum(hit, 1.0)))
+            none *= _within(positions, one.pool, chance[taken], 1.0)
+        return none
 
     @cached_property
     def _parts(self) -> list[_Part]:
@@ -364,9 +363,18 @@ class _Part(NamedTuple):
     taken: np.ndarray
 
 
-def _held(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """The values at positions, and 0 at those that no group reaches."""
-    return np.where(positions < len(values), values[np.minimum(positions, len(values) - 1)], 0)
+def _counted(values: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The values at positions, 0 beyond the last, and 0 … the largest of them: many positions have the same one."""
+    if positions.max(initial=0) < len(values):
+        found = values[positions]
+    else:
+        found = np.where(positions < len(values), values[np.minimum(positions, len(values) - 1)], 0)
+    return found, np.arange(int(found.max(initial=0)) + 1)
+
+
+def _within(positions: np.ndarray, pool: int, values: np.ndarray, beyond: float) -> np.ndarray:
+    """What is true of positions in a pool, and `beyond` of others."""
+    return values if positions.max(initial=0) < pool else np.where(positions < pool, values, beyond)
 
 
 def _draw_other_images(images: np.ndarray, count: int, key: np.uint64) -> np.ndarray:
