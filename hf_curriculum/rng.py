@@ -15,6 +15,8 @@ _MASK64 = (1 << 64) - 1
 _ROUNDS = 6
 _SMALL = 1 << 10
 _FEW = 1 << 8
+_MOST_32 = 1 << 31
+"""Larger sizes take 64 bits where those up to here take 32, whose draws stay what they were."""
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -50,11 +52,33 @@ def _finish(state: np.ndarray) -> np.ndarray:
 
 
 def hash_below(hashed: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
-    """64 random bits as a number below a bound, each as likely as the others but for one part in 2^32."""
+    """64 random bits as a number below a bound, each as likely as the others but for one part in 2^32.
+
+    Above 2^31 it is one part in 2^64.
+    """
+    bounds = np.asarray(bounds).astype(np.uint64)
     below = hashed >> np.uint64(32)
-    below *= np.asarray(bounds).astype(np.uint64)
+    below *= bounds
     below >>= np.uint64(32)
+    if bounds.max(initial=0) > _MOST_32:
+        below = np.where(bounds > _MOST_32, _upper_product(hashed, bounds), below)
     return below.view(np.int64)
+
+
+def bits_beside(hashed: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """32 random bits, uint64, that say nothing of what `hash_below` makes of the same ones."""
+    if bounds.max(initial=0) > _MOST_32:
+        hashed = np.where(bounds > _MOST_32, hash64(hashed, 0), hashed)
+    return hashed & np.uint64(0xFFFFFFFF)
+
+
+def _upper_product(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The upper 64 bits of the products of uint64 numbers."""
+    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    (high, low), (other_high, other_low) = ((of >> half, of & mask) for of in (values, others))
+    first, second = high * other_low, low * other_high
+    carried = (low * other_low >> half) + (first & mask) + (second & mask)
+    return high * other_high + (first >> half) + (second >> half) + (carried >> half)
 
 
 def permute(positions: np.ndarray, size: int, key: int) -> np.ndarray:
@@ -63,16 +87,18 @@ def permute(positions: np.ndarray, size: int, key: int) -> np.ndarray:
     Any position can be asked for alone, so seeking costs nothing and a pass over millions of examples keeps no array.
     Large sizes use a Feistel network over the mixed radix a·b ≥ size with a = ⌈√size⌉: unlike one over powers of two
     it covers hardly more numbers than `size`, so its cost per position is the same for every size. Below 1,024 a
-    Feistel network is a poor shuffle; there the positions are sorted by a keyed hash instead.
+    Feistel network is a poor shuffle; there the positions are sorted by a keyed hash instead. Above 2^31 its numbers
+    have 64 bits, and 32 below.
     """
-    if not 1 <= size <= 1 << 31:
-        raise ValueError(f"A permutation of {size} numbers was asked for; sizes from 1 to 2^31 are possible.")
+    if not 1 <= size <= 1 << 62:
+        raise ValueError(f"A permutation of {size} numbers was asked for; sizes from 1 to 2^62 are possible.")
     if size <= _SMALL:
         return np.argsort(hash64(np.arange(size), key), kind="stable")[positions]
-    rows = np.ceil(np.sqrt(size)).astype(np.int64)
-    shape = np.uint32(rows), np.uint32(-(-size // rows))
+    kind = _width(size)
+    rows = int(np.ceil(np.sqrt(size)))
+    shape = kind(rows), kind(-(-size // rows))
     keys = np.array([mix64(key, number) for number in range(_ROUNDS)], dtype=np.uint64)
-    out = _feistel(positions.astype(np.uint32), *shape, keys)
+    out = _feistel(positions.astype(kind), *shape, keys)
     walking = np.flatnonzero(out >= size)
     while len(walking):
         again = _feistel(out[walking], *shape, keys)
@@ -81,13 +107,20 @@ def permute(positions: np.ndarray, size: int, key: int) -> np.ndarray:
     return out.astype(np.int64)
 
 
+def _width(size: int) -> type[np.uint32] | type[np.uint64]:
+    """The type of the network's numbers for a size."""
+    return np.uint32 if size <= _MOST_32 else np.uint64
+
+
 def draw_each(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     """`count` numbers below each size, none twice; where there are fewer, all of them again and again."""
     drawn = np.empty((len(sizes), count), dtype=np.int64)
     # A few of many: the beginning of a network's permutation is as good, and sorting costs more.
     small = sizes <= max(_FEW, count)
     few = (sizes >= count) & (sizes <= _FEW)
-    for chosen, draw in ((few, _draw_few), (small & ~few, _draw_sorted), (~small, _draw_permuted)):
+    large = ~small & (sizes > _MOST_32)
+    ways = ((few, _draw_few), (small & ~few, _draw_sorted), (~small & ~large, _draw_permuted), (large, _draw_permuted))
+    for chosen, draw in ways:
         if chosen.any():
             drawn[chosen] = draw(sizes[chosen, None], count, keys[chosen, None])
     return drawn
@@ -132,14 +165,15 @@ def _draw_few(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
 
 def _draw_permuted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarray:
     """`draw_each` as the beginnings of permutations; sizes and keys of shape (m, 1)."""
-    positions, many = np.arange(count, dtype=np.uint32), len(sizes) > count
+    kind, many = _width(int(sizes.max())), len(sizes) > count
+    positions = np.arange(count, dtype=kind)
     if many:  # what is innermost is to be long
         positions, sizes, keys = positions[:, None], sizes.T, keys.T
     rows = np.ceil(np.sqrt(sizes)).astype(np.int64)
-    shape = rows.astype(np.uint32), (-(-sizes // rows)).astype(np.uint32)
+    shape, sizes = (rows.astype(kind), (-(-sizes // rows)).astype(kind)), sizes.astype(kind)
     own = _finish(keys + np.arange(_ROUNDS, dtype=np.uint64)[:, None, None])
     out = _feistel(positions, *shape, own)
-    walking = np.flatnonzero(out >= sizes.astype(np.uint32))
+    walking = np.flatnonzero(out >= sizes)
     while len(walking):
         row = walking % sizes.size if many else walking // count
         again = _feistel(
@@ -151,11 +185,14 @@ def _draw_permuted(sizes: np.ndarray, count: int, keys: np.ndarray) -> np.ndarra
 
 
 def _feistel(positions: np.ndarray, rows: np.ndarray, columns: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """One application of the network to uint32 numbers below rows · columns; `keys` are uint64, of each round."""
+    """One application of the network to numbers below rows · columns; `keys` are uint64, of each round."""
     left = positions // columns
     right = positions - left * columns
     hashed, shifted = np.empty_like(left), np.empty_like(left)
-    lower, upper = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+    if left.dtype == np.uint64:
+        lower, upper = keys, _finish(keys.copy()) | np.uint64(1)
+    else:
+        lower, upper = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
     for number in range(_ROUNDS):
         bound = columns if number % 2 else rows
         _hash_below(right, lower[number], upper[number], bound, hashed, shifted)
@@ -173,12 +210,14 @@ def _feistel(positions: np.ndarray, rows: np.ndarray, columns: np.ndarray, keys:
 def _hash_below(
     values: np.ndarray, key: np.ndarray, odd: np.ndarray, bound: np.ndarray, out: np.ndarray, scratch: np.ndarray
 ) -> None:
-    """Writes a keyed hash of uint32 `values` into `out`, scaled to `range(bound)`; `bound` is at most 2^16."""
-    np.multiply(values, np.uint32(0x9E3779B1), out=out)
+    """Writes a keyed hash of `values` into `out`, scaled to `range(bound)`; `bound` has at most half their bits."""
+    wide = values.dtype == np.uint64
+    factor, half = (np.uint64(_GOLDEN), np.uint64(32)) if wide else (np.uint32(0x9E3779B1), np.uint32(16))
+    np.multiply(values, factor, out=out)
     out += key
-    np.right_shift(out, np.uint32(15), out=scratch)
+    np.right_shift(out, half - half.dtype.type(1), out=scratch)
     out ^= scratch
     out *= odd
-    out >>= np.uint32(16)
+    out >>= half
     out *= bound
-    out >>= np.uint32(16)
+    out >>= half

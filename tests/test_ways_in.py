@@ -216,7 +216,7 @@ LISTED = {
         [
             *("filter_spectrum", "generate_spectrum", "cache_vision_features", "add_scores", "add_scores_sharded"),
             *("add_detections", "push_scored", "checkpoint_from_hub", "Study", "RecipeParser.study", "chosen_of"),
-            *("PartFolder", "StudyRun", "ShardCache", "Bucketing", "Claims"),
+            *("PartFolder", "StudyRun", "ShardCache", "Bucketing", "Claims", "SharedOrder"),
         ],
         OWN,
     ),

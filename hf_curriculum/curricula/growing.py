@@ -178,7 +178,8 @@ class GrowingStage(Stage):
     def pool_at(self, step: int | np.ndarray) -> int | np.ndarray:
         """Examples that optimizer step `step` (from 0) may draw from; of an array of steps, an int64 array."""
         shares = self.growth.grid_shares(np.atleast_1d(step) / self.num_steps)
-        pools = np.maximum(1, (shares * self.pool_size + (1 << _GRID - 1)) >> _GRID)
+        whole, rest = divmod(self.pool_size, 1 << _GRID)  # the product of both may have more than 63 bits
+        pools = np.maximum(1, shares * whole + ((shares * rest + (1 << _GRID - 1)) >> _GRID))
         return pools if np.ndim(step) else int(pools[0])
 
     def pools(self) -> list[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_curriculum.config import at_least
-from hf_curriculum.curricula.staged import numbered_parts, part_ranking, validate_part_rules
+from hf_curriculum.curricula.staged import numbered_parts, part_counts, part_ranking, validate_part_rules
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, SizedCurriculum, WrappingCurriculum, num_steps
 from hf_curriculum.planning.curriculum import curriculum_from as rule_from
 from hf_curriculum.planning.deciding import Observed, Signal, metric_value
@@ -256,7 +256,7 @@ class Mixture(SizedCurriculum):
 
     def _parts(self, ranking: Ranking) -> list[Ranking]:
         """Each source of an order that `arrange` made."""
-        sizes = np.bincount(numbered_parts("Mixture", ranking, self.column, tuple(self.shares)))
+        sizes = part_counts(numbered_parts("Mixture", ranking, self.column, tuple(self.shares)), len(self.shares))
         return [part_ranking(ranking, order) for order in np.split(ranking.order, np.cumsum(sizes)[:-1])]
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:

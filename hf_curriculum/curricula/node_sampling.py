@@ -13,7 +13,8 @@ from hf_curriculum.config import at_least
 from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum
 from hf_curriculum.planning.deciding import Observed, Signal, metric_value
 from hf_curriculum.planning.groups import Groups, Kind
-from hf_curriculum.planning.ranking import FileOrder, Ranking
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.rows import FileOrder, is_file_order
 from hf_curriculum.planning.stage import NodeStage, Stage
 
 _SLACK = 1e-12
@@ -165,8 +166,9 @@ class NodeSampling(SizedCurriculum):
             counts, what = nodes.sizes, "examples"
         else:
             group = np.repeat(np.arange(len(nodes), dtype=np.int64), nodes.sizes)
-            distinct = np.unique(group << 32 | images[nodes.members])
-            counts, what = np.bincount(distinct >> 32, minlength=len(nodes)), "images"
+            bits = int(images.max()).bit_length()
+            distinct = np.unique(group << bits | images[nodes.members])
+            counts, what = np.bincount(distinct >> bits, minlength=len(nodes)), "images"
         few = np.flatnonzero(counts < budget.global_batch_size)
         if not len(few):
             return ()
@@ -204,7 +206,7 @@ class NodeSampling(SizedCurriculum):
         columns = dict(ranking.columns)
         if self.image_column is not None:
             columns[self.image_column] = _image_numbers(columns[self.image_column], ranking.num_rows)
-        whole = ranking.scores is None and np.array_equal(ranking.order, np.arange(ranking.num_rows))
+        whole = ranking.scores is None and is_file_order(ranking.order, ranking.num_rows)
         order: Any = FileOrder(ranking.num_rows) if whole else ranking.order
         return replace(ranking, order=order, columns=columns)
 
@@ -221,7 +223,7 @@ def _image_numbers(images: Groups | np.ndarray, num_rows: int) -> np.ndarray:
         return images
     kind = np.min_scalar_type(-len(images) - num_rows)  # rows alone fit into 32 bits, rows and images may not
     numbers = np.arange(len(images), len(images) + num_rows, dtype=np.promote_types(kind, np.int32))
-    numbers[images.members] = np.repeat(np.arange(len(images), dtype=np.int32), images.sizes)
+    numbers[images.members] = np.repeat(np.arange(len(images), dtype=numbers.dtype), images.sizes)
     return numbers
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, curriculum_from
 from hf_curriculum.planning.groups import Groups, Kind
 from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.rows import chunks_of
 from hf_curriculum.planning.stage import Stage
 
 
@@ -145,22 +146,22 @@ def validate_part_rules(owner: str, rules: Mapping[str, Curriculum]) -> None:
 
 
 def numbered_parts(owner: str, ranking: Ranking, column: str, names: tuple[str, ...]) -> np.ndarray:
-    """The number of the part that each example of an order belongs to, int32 (len(ranking),).
+    """The number of the part that each example of an order belongs to, int16 or int32 (len(ranking),).
 
     Raises:
         ValueError: an example names none of the parts or several, or a part has no examples.
     """
     groups = ranking.columns[column]
-    codes = np.full(ranking.num_rows, -1, dtype=np.int32)
-    numbers = np.array([names.index(name) if name in names else len(names) for name in groups.names], dtype=np.int32)
-    codes[groups.members] = np.repeat(numbers, groups.sizes)
+    codes = np.full(ranking.num_rows, -1, dtype=np.promote_types(np.min_scalar_type(-len(names) - 1), np.int16))
+    for number, name in enumerate(groups.names):
+        codes[groups.rows(number)] = names.index(name) if name in names else len(names)
     if np.count_nonzero(codes >= 0) < len(groups.members):
         raise ValueError(
             f"`{column}` names several parts for a row: in which of them it is shown would be chance. {owner} takes "
             "one name for each row."
         )
     part_of = codes[ranking.order]
-    counts = np.bincount(part_of + 1, minlength=len(names) + 2)  # first those without a name, last those of others
+    counts = part_counts(part_of, len(names) + 1, first=-1)  # first those without a name, last those of others
     left = sorted(set(groups.names) - set(names)) if counts[-1] else []
     missing = [name for name, count in zip(names, counts[1:-1].tolist(), strict=True) if not count]
     if left or missing:
@@ -177,7 +178,17 @@ def numbered_parts(owner: str, ranking: Ranking, column: str, names: tuple[str, 
     return part_of
 
 
+def part_counts(part_of: np.ndarray, stop: int, first: int = 0) -> np.ndarray:
+    """How many examples belong to each of the parts `[first, stop)`, int64."""
+    counts = np.zeros(stop - first, dtype=np.int64)
+    for start, end in chunks_of(len(part_of)):
+        counts += np.bincount(part_of[start:end] - first, minlength=len(counts))
+    return counts
+
+
 def part_ranking(ranking: Ranking, order: np.ndarray) -> Ranking:
     """Some of the examples, in this order."""
-    scored = len(order) if ranking.scores is None else int(np.isfinite(ranking.scores[order]).sum())
+    scored = len(order)
+    if ranking.scores is not None:
+        scored = sum(int(np.isfinite(ranking.scores[order[at:to]]).sum()) for at, to in chunks_of(len(order)))
     return replace(ranking, order=order, num_scored=scored, num_unscored=len(order) - scored)

@@ -11,9 +11,12 @@ import numpy as np
 
 from hf_curriculum.planning.curriculum import Budget, Log, SizedCurriculum
 from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.rows import bisect
 from hf_curriculum.planning.stage import Stage
-from hf_curriculum.rng import hash64, hash_below, mix64
+from hf_curriculum.rng import bits_beside, hash64, hash_below, mix64
 
+_ALONE, _FINE = 1 << 18, 1 << 14
+"""Positions looked at one by one where it is said how often examples are drawn: of so many all, else at either end."""
 _OCTAVES = 60
 """Weights below 2^-60 of the largest are drawn less than once in 10^18 draws and share one class."""
 _LIMITS = np.array([round(2 ** (20 - part / 8)) for part in range(8)]) / 2**20
@@ -110,9 +113,28 @@ class WeightedStage(Stage):
     rule_of: Weighted | None = None
     ranking: Ranking | None = None
 
-    def change_points(self) -> None:
-        """None: every weight is another."""
-        return
+    def change_points(self) -> np.ndarray:
+        """Each position, as every weight is another; of more than 2^18 those at the ends, and fewer further in."""
+        return self._marks + self.slices[0][0]
+
+    @cached_property
+    def _marks(self) -> np.ndarray:
+        """The starts of stretches of the order and the end of the last; int64.
+
+        One is at most 2^-14 as long as what lies between it and the nearer end, where weights change fastest.
+        """
+        size, half = self.pool_size, self.pool_size // 2
+        if size <= _ALONE:
+            return np.arange(size + 1)
+        further = _FINE * np.exp(np.arange(math.log(half / _FINE) * _FINE) / _FINE)
+        marks = np.concatenate([np.arange(_FINE), further.astype(np.int64), [half]])
+        return np.unique(np.concatenate([marks, size - marks]))
+
+    @cached_property
+    def _shares_at_marks(self) -> np.ndarray:
+        """The probability that a draw takes one position of each stretch: by the weight in its middle."""
+        weights = self._weights((self._marks[:-1] + self._marks[1:]) // 2)
+        return weights / (weights * np.diff(self._marks)).sum()
 
     def expected_draws(self, positions: np.ndarray) -> np.ndarray:
         """As `Stage.expected_draws`: draws · weight / all weights."""
@@ -126,24 +148,31 @@ class WeightedStage(Stage):
     def _shares(self, positions: np.ndarray) -> np.ndarray:
         """The probability that a draw takes each position."""
         shares, held = np.zeros(len(positions)), self._holds(positions)
-        shares[held] = self._weights[positions[held] - self.slices[0][0]]
-        return shares / self._weights.sum()
+        stretches = np.searchsorted(self._marks, positions[held] - self.slices[0][0], side="right") - 1
+        shares[held] = self._shares_at_marks[stretches]
+        return shares
+
+    def _weights(self, positions: np.ndarray) -> np.ndarray:
+        """By position in the order, float64, rising or falling; shape of `positions`."""
+        return self.rule_of.weights(self.ranking.scores[self.ranking.order[positions]], self._easiest)
 
     @cached_property
-    def _weights(self) -> np.ndarray:
-        """By position in the order, float64, rising or falling."""
-        scores = self.ranking.scores[self.ranking.order[: self.pool_size]]
-        return self.rule_of.weights(scores, self.ranking.score_at(0))
+    def _easiest(self) -> float:
+        return self.ranking.score_at(0)
 
     @cached_property
     def _classes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(starts, largest weight, upper end of the share in units of 2^-63) of each class; an end follows starts."""
-        weights = self._weights
-        sign = 1.0 if weights[0] <= weights[-1] else -1.0
-        limits = np.outer(2.0 ** -np.arange(_OCTAVES), _LIMITS).ravel()[1:]
-        inner = np.searchsorted(sign * weights, np.sort(weights[[0, -1]].max() * limits * sign))
-        starts = np.unique(np.concatenate([[0], inner, [self.pool_size]]))
-        largest = np.maximum(weights[starts[:-1]], weights[starts[1:] - 1])
+        size, ends = self.pool_size, self._weights(np.array([0, self.pool_size - 1]))
+        sign = 1.0 if ends[0] <= ends[1] else -1.0
+        limits = ends.max() * np.outer(2.0 ** -np.arange(_OCTAVES), _LIMITS).ravel()[1:]
+        inner = bisect(
+            lambda at: sign * self._weights(np.minimum(at, size - 1)) < sign * limits,
+            np.zeros(len(limits), dtype=np.int64),
+            np.full(len(limits), size),
+        )
+        starts = np.unique(np.concatenate([[0], inner, [size]]))
+        largest = np.maximum(self._weights(starts[:-1]), self._weights(starts[1:] - 1))
         # Shares of 2^63: integers, so that no rounding depends on the machine. The last class has what is left.
         mass = np.diff(starts) * largest
         shares = [int(share * (1 << 63)) for share in np.cumsum(mass / mass.sum())[:-1]]
@@ -157,6 +186,7 @@ class WeightedStage(Stage):
     def positions(self, start: int, stop: int, key: int) -> np.ndarray:
         """Positions in the order drawn at the sample positions `[start, stop)`; int64, shape (stop − start,)."""
         starts, largest, shares = self._classes
+        sizes = np.diff(starts)
         samples = np.arange(start, stop)
         drawn = np.empty(len(samples), dtype=np.int64)
         waiting, attempt = np.arange(len(samples)), 0
@@ -166,8 +196,8 @@ class WeightedStage(Stage):
             later = np.flatnonzero(share >= shares[number])
             number[later] = np.searchsorted(shares, share[later], side="right")
             more = hash64(chosen, self.number)
-            drawn[waiting] = hash_below(more, np.diff(starts)[number]) + starts[number]
-            # The lower 32 bits decide whether it is kept.
-            limit = np.rint(self._weights[drawn[waiting]] / largest[number] * (1 << 32))
-            waiting, attempt = waiting[~((more & np.uint64(0xFFFFFFFF)) < limit)], attempt + 1
+            bounds = sizes[number]
+            drawn[waiting] = hash_below(more, bounds) + starts[number]
+            limit = np.rint(self._weights(drawn[waiting]) / largest[number] * (1 << 32))
+            waiting, attempt = waiting[~(bits_beside(more, bounds) < limit)], attempt + 1
         return self._within(drawn)

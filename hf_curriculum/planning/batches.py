@@ -235,7 +235,7 @@ class ImageLayout(Layout):
         first, end = start // self.unit, -(-stop // self.unit)
         images = plan.order.order[plan.positions(first, end)]
         members = self.groups.starts[images]
-        sizes = self.groups.starts[images + 1] - members
+        sizes = self.groups.starts[1:][images] - members
         starts = hash_below(hash64(np.arange(first, end), mix64(plan.seed, self.unit)), sizes)
         captions = (starts[:, None] + np.arange(self.unit)) % sizes[:, None]
         rows = self.groups.members[members[:, None] + captions].astype(np.int64)
@@ -334,10 +334,11 @@ def _present(groups: Groups, ranking: Ranking) -> Groups:
         kept = there[groups.members]
         starts = np.concatenate([[0], np.cumsum(kept)])[groups.starts]
         groups = replace(groups, starts=starts, members=groups.members[kept])
-    covered = np.unique(groups.members)
-    if len(covered) < len(ranking):
+    named = np.zeros(ranking.num_rows, dtype=bool)
+    named[groups.members] = True
+    if missing := len(ranking) - int(np.count_nonzero(named)):
         raise ValueError(
-            f"{len(ranking) - len(covered):,} of {len(ranking):,} rows name no image: they would never be drawn. Give "
-            "every row the name of its image."
+            f"{missing:,} of {len(ranking):,} rows name no image: they would never be drawn. Give every row the name "
+            "of its image."
         )
     return groups if groups.sizes.all() else groups.keep(np.flatnonzero(groups.sizes))

@@ -14,6 +14,7 @@ import numpy as np
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import digest, kind_of, read_array, read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
+from hf_curriculum.planning.rows import row_type
 from hf_curriculum.provenance import read_column, score_values
 
 if TYPE_CHECKING:
@@ -191,9 +192,9 @@ def _chunks(plan: Ordered) -> Iterator[np.ndarray]:
 
 def _write_rows(plan: Ordered, file: Path, ids: None) -> None:
     """Row numbers as NumPy's format, int32 where they fit."""
-    kind = np.int32 if plan.ranking.num_rows <= 1 << 31 else np.int64
+    kind = row_type(plan.ranking.num_rows)
     with file.open("wb") as out:
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False}
+        header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False}
         np.lib.format.write_array_header_1_0(out, {**header, "shape": (plan.known_samples,)})
         for rows in plan.chunks():
             out.write(rows.astype(kind).data)
@@ -225,7 +226,7 @@ def _write_datacomp(plan: Ordered, file: Path, ids: pa.ChunkedArray) -> None:
     """Sorted 128-bit uids as pairs of 64-bit numbers, each as often as it is drawn: DataComp's `resharder.py`."""
     counts = np.zeros(plan.ranking.num_rows, np.int64)
     for rows in _chunks(plan):
-        counts += np.bincount(rows, minlength=len(counts))
+        np.add.at(counts, rows, 1)
     drawn = np.flatnonzero(counts)
     uids = np.empty(len(drawn), _UID)
     for start in range(0, len(drawn), _CHUNK):

@@ -10,6 +10,7 @@ import numpy as np
 
 from hf_curriculum.planning.batches import ImageLayout, Layout, LengthLayout, NodeLayout
 from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.rows import chunks_of
 from hf_curriculum.planning.stage import Stage
 
 
@@ -112,70 +113,106 @@ def exposure_of(plan: Shown) -> Exposure:
         return _counted_rows(plan)
     size, unit = len(plan.order), plan.layout.unit
     stages = [_counted(stage, plan.key) for stage in plan.stages]
-    captions = None
-    if isinstance(plan.layout, ImageLayout):
-        captions = plan.layout.groups.sizes[plan.order.order]
-    starts, lengths = _stretches(stages, size, captions)
-    each = np.ones(1, np.int64) if captions is None else captions[starts]
-    drawn, missed = np.zeros(len(starts)), np.ones(len(starts))
-    for stage in stages:
-        drawn += stage.expected_draws(starts)
-        for number in np.unique(each).tolist():
-            chosen = np.flatnonzero(each == number) if len(each) > 1 else slice(None)
-            missed[chosen] *= stage.missed(starts[chosen], min(1.0, unit / number))
-    shown, rows = drawn * unit / each, lengths * each  # per example, and how many examples are shown so often
-    return _summary(plan, shown, missed, rows, _is_exact(plan, stages, missed, each))
+    images = plan.layout.groups.starts if isinstance(plan.layout, ImageLayout) else None
+    tally, in_passes, complete, single = _Tally(plan), _in_passes(plan, stages), True, True
+    for starts, lengths in _stretches(stages, size, images):
+        each = np.ones(1, np.int64)
+        if images is not None:
+            units = plan.order.order[starts]
+            each = images[1:][units] - images[units]
+        drawn, missed = np.zeros(len(starts)), np.ones(len(starts))
+        for stage in stages:
+            drawn += stage.expected_draws(starts)
+            for number in np.unique(each).tolist():
+                chosen = np.flatnonzero(each == number) if len(each) > 1 else slice(None)
+                missed[chosen] *= stage.missed(starts[chosen], min(1.0, unit / number))
+        # Per example, and how many examples are shown so often.
+        tally.add(drawn * unit / each, missed, lengths * each)
+        complete = complete and bool(((missed == 0) | (missed == 1)).all())
+        single = single and bool(each.max() == 1)
+    return tally.exposure(in_passes and (complete or (len(stages) == 1 and single)))
 
 
 def _counted_rows(plan: Shown) -> Exposure:
     """The exposure of rows that a layout of another kind makes of the draws, counted with the plan's own seed."""
     counts = np.zeros(plan.ranking.num_rows, np.int64)
     for rows in plan.chunks():
-        counts += np.bincount(rows[rows >= 0], minlength=len(counts))
-    shown = counts[plan.ranking.order]
-    return _summary(plan, shown, (shown == 0).astype(float), np.ones(len(shown), np.int64), exact=False)
+        np.add.at(counts, rows[rows >= 0], 1)
+    tally = _Tally(plan)
+    for start, stop in chunks_of(len(plan.ranking)):
+        shown = counts[plan.ranking.order[start:stop]]
+        tally.add(shown, (shown == 0).astype(float), np.ones(len(shown), np.int64))
+    return tally.exposure(exact=False)
 
 
-def _is_exact(plan: Shown, stages: list[Stage], missed: np.ndarray, captions: np.ndarray) -> bool:
-    """Whether every seed shows as many examples: passes are complete, or there is one stage, of single examples.
+def _in_passes(plan: Shown, stages: list[Stage]) -> bool:
+    """Whether every seed shows as many examples, if passes are complete or there is one stage, of single examples.
 
-    Images are single examples where they have one caption each (`captions`, of each stretch).
+    Images are single examples where they have one caption each.
     """
-    in_passes = all(stage.in_passes for stage in stages) and plan.losses is None
     cut_windows = plan.uncut is not None and isinstance(plan.layout, LengthLayout)
-    complete = bool(((missed == 0) | (missed == 1)).all())
-    return in_passes and not cut_windows and (complete or (len(stages) == 1 and bool(captions.max() == 1)))
+    return all(stage.in_passes for stage in stages) and plan.losses is None and not cut_windows
 
 
-def _summary(plan: Shown, shown: np.ndarray, missed: np.ndarray, rows: np.ndarray, exact: bool) -> Exposure:
-    total, ends = len(plan.ranking), np.cumsum(rows)
-    distinct = float((rows * (1 - missed)).sum())
-    tenths: list[float | None] = [None, None]
-    by_score = plan.curriculum.needs_easy and not plan.curriculum.reads and plan.curriculum.signal != "losses"
-    if by_score and _begins_easy(plan):
-        tenth = max(1, round(total / 10))
-        easiest = np.clip(tenth - (ends - rows), 0, rows)
-        hardest = np.clip(ends - (total - tenth), 0, rows)  # rows that the rule leaves out are harder still
-        tenths = [float((part * shown).sum() / tenth) for part in (easiest, hardest)]
-    most = float(shown.max(initial=0))
-    return Exposure(total, distinct, total - distinct, float((rows * shown).sum() / total), most, *tenths, exact)
+class _Tally:
+    """Sums over the stretches of an order, which are added one after the other."""
+
+    def __init__(self, plan: Shown) -> None:
+        rule, self.total = plan.curriculum, len(plan.ranking)
+        by_score = rule.needs_easy and not rule.reads and rule.signal != "losses"
+        self.tenth = max(1, round(self.total / 10)) if by_score and _begins_easy(plan) else None
+        self.before, self.distinct, self.shown, self.most, self.tenths = 0, 0.0, 0.0, 0.0, [0.0, 0.0]
+
+    def add(self, shown: np.ndarray, missed: np.ndarray, rows: np.ndarray) -> None:
+        """`rows` examples of a stretch are shown so often each, and with such a probability never."""
+        ends = self.before + np.cumsum(rows)
+        self.before = int(ends[-1])
+        self.distinct += float((rows * (1 - missed)).sum())
+        self.shown += float((rows * shown).sum())
+        self.most = max(self.most, float(shown.max(initial=0)))
+        if self.tenth is not None:
+            easiest = np.clip(self.tenth - (ends - rows), 0, rows)
+            # Rows that the rule leaves out are harder still.
+            hardest = np.clip(ends - (self.total - self.tenth), 0, rows)
+            for place, part in enumerate((easiest, hardest)):
+                self.tenths[place] += float((part * shown).sum())
+
+    def exposure(self, exact: bool) -> Exposure:
+        """What was added."""
+        tenths = [None, None] if self.tenth is None else [part / self.tenth for part in self.tenths]
+        never, average = self.total - self.distinct, self.shown / self.total
+        return Exposure(self.total, self.distinct, never, average, self.most, *tenths, exact)
 
 
 def _begins_easy(plan: Shown) -> bool:
     """Whether the easiest examples are in the order: a threshold may leave them out."""
-    ranking = plan.ranking if plan.layout.unit == 1 else plan.layout.units(plan.ranking)
-    return plan.order.score_at(0) == ranking.score_at(0)
+    order = plan.order
+    if plan.layout.unit == 1:
+        return order.score_at(0) == plan.ranking.score_at(0)
+    easier = np.fmin if order.easy == "low" else np.fmax  # of images, whose order by score is not kept
+    parts = (order.scores[start:stop] for start, stop in chunks_of(len(order.scores)))
+    return order.score_at(0) == easier.reduce(
+        [easier.reduce(part[np.isfinite(part)], initial=np.nan) for part in parts]
+    )
 
 
-def _stretches(stages: list[Stage], size: int, captions: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and lengths of stretches of an order, so long as possible, whose examples are shown alike."""
+def _stretches(stages: list[Stage], size: int, images: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Starts and lengths of stretches of an order, so long as possible, whose examples are shown alike.
+
+    Args:
+        images: where the captions of each image begin, and the end of the last; None: draws are not of images.
+    """
     points = [stage.change_points() for stage in stages]
-    uneven = captions is not None and captions.min() != captions.max()
-    if uneven or any(part is None for part in points):
-        return np.arange(size), np.ones(size, np.int64)
-    starts = np.unique(np.concatenate([[0], *points]).astype(np.int64))
-    starts = starts[starts < size]
-    return starts, np.diff(starts, append=size)
+    even = images is None or all(
+        bool((np.diff(images[start : stop + 1]) == images[1]).all()) for start, stop in chunks_of(len(images) - 1)
+    )
+    if even and not any(part is None for part in points):
+        starts = np.unique(np.concatenate([[0], *points]).astype(np.int64))
+        starts = starts[starts < size]
+        lengths = np.diff(starts, append=size)
+        yield from ((starts[first:stop], lengths[first:stop]) for first, stop in chunks_of(len(starts)))
+    else:
+        yield from ((np.arange(start, stop), np.ones(stop - start, np.int64)) for start, stop in chunks_of(size))
 
 
 class _Counted:

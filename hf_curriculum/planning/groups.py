@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import kind_of
+from hf_curriculum.planning.rows import bisect, chunks_of, is_file_order, row_type
 from hf_curriculum.provenance import numeric_column, read_column, score_values
 
 
@@ -20,7 +22,7 @@ class Groups:
     Args:
         names: of the groups, sorted; None: not read, and the groups are in the order of their first rows.
         starts: where each group's rows begin in `members`, and the end of the last; int64, shape (len(self) + 1,).
-        members: row numbers, ascending within a group, int32, shape (memberships,).
+        members: row numbers, ascending within a group, int32 (int64 above 2^31 rows), shape (memberships,).
     """
 
     names: tuple[str, ...] | None
@@ -35,6 +37,28 @@ class Groups:
         """Rows per group, int64."""
         return np.diff(self.starts)
 
+    @cached_property
+    def memberships(self) -> np.ndarray:
+        """How many groups each row is in, uint32, up to the last row that is in any."""
+        return self.add_up(np.ones(len(self), dtype=np.uint32))
+
+    def add_up(self, each: np.ndarray) -> np.ndarray:
+        """The sum of a number of each group over the groups of each row; uint32, shape as `memberships`."""
+        found = np.zeros(int(self.members.max(initial=-1)) + 1, dtype=np.uint32)
+        for start, stop in chunks_of(len(self.members)):
+            first, end = np.searchsorted(self.starts, start, "right") - 1, np.searchsorted(self.starts, stop)
+            inside = np.diff(np.clip(self.starts[first : end + 1], start, stop))
+            np.add.at(found, self.members[start:stop], np.repeat(each[first:end].astype(np.uint32), inside))
+        return found
+
+    def sizes_below(self, row: int) -> np.ndarray:
+        """Rows per group below a row number, int64."""
+        last = max(len(self.members) - 1, 0)
+        return (
+            bisect(lambda at: self.members[np.minimum(at, last)] < row, self.starts[:-1], self.starts[1:])
+            - self.starts[:-1]
+        )
+
     def rows(self, group: int) -> np.ndarray:
         """Row numbers of one group, a view."""
         return self.members[self.starts[group] : self.starts[group + 1]]
@@ -46,15 +70,14 @@ class Groups:
             order: row numbers.
             num_rows: rows of the data set.
         """
-        if np.array_equal(order, np.arange(num_rows)):
+        if is_file_order(order, num_rows):
             return self
-        positions = np.full(num_rows, -1, dtype=np.int32)
-        positions[order] = np.arange(len(order), dtype=np.int32)
+        kind = row_type(num_rows)
+        positions = np.full(num_rows, -1, dtype=kind)
+        positions[order] = np.arange(len(order), dtype=kind)
         group = np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
-        keys = group << 32 | positions[self.members]
-        keys = np.sort(keys[positions[self.members] >= 0])
-        starts = np.searchsorted(keys, np.arange(len(self) + 1, dtype=np.int64) << 32)
-        return Groups(self.names, starts, (keys & 0xFFFFFFFF).astype(np.int32))
+        there = positions[self.members]
+        return _grouped(self.names, group[there >= 0], there[there >= 0], len(self), num_rows)
 
     def keep(self, wanted: np.ndarray) -> Groups:
         """The groups with these numbers, in this order."""
@@ -114,10 +137,28 @@ def read_groups(dataset: Any, column: str, *, named: bool = True) -> Groups:
         labels = [str(value) for value in coded.dictionary.to_pylist()]
         order = sorted(range(len(labels)), key=labels.__getitem__)
         codes, names = np.argsort(order)[codes], tuple(labels[item] for item in order)
+    return _grouped(names, codes, rows, len(coded.dictionary), len(dataset))
+
+
+def _grouped(
+    names: tuple[str, ...] | None, codes: np.ndarray, rows: np.ndarray, num_groups: int, num_rows: int
+) -> Groups:
+    """Groups of (code, row) memberships, those that are repeated once."""
+    bits = num_rows.bit_length()
+    if bits + num_groups.bit_length() > 63:
+        raise ValueError(
+            f"{num_groups:,} groups of {num_rows:,} rows were found, and a group and a row are to fit into 63 bits: "
+            "some would be taken for others. Divide the data, and train on one part after the other."
+        )
     # One integer per membership: sorting them sorts by group, then by row, and makes repetitions neighbours.
-    keys = np.unique(codes << 32 | rows)
-    starts = np.searchsorted(keys, np.arange(len(coded.dictionary) + 1, dtype=np.int64) << 32)
-    return Groups(names, starts, (keys & 0xFFFFFFFF).astype(np.int32))
+    keys = codes << bits
+    keys |= rows
+    keys.sort()
+    fresh = np.append([True], keys[1:] != keys[:-1])
+    keys = keys if fresh.all() else keys[fresh]
+    starts = np.searchsorted(keys, np.arange(num_groups + 1, dtype=np.int64) << bits)
+    keys &= (1 << bits) - 1
+    return Groups(names, starts, keys.astype(row_type(num_rows), copy=False))
 
 
 Kind = Literal["numbers", "score", "groups", "ids"]

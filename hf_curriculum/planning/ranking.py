@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,13 +14,15 @@ from hf_curriculum.columns import require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.groups import read_columns
+from hf_curriculum.planning.rows import FileOrder, chunks_of, row_type
 from hf_curriculum.provenance import DATASET_TYPES, numeric_column, read_provenance, validate_recorded
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 Easy = Literal["low", "high"]
 Unscored = Literal["last", "drop", "error"]
-_MOST_ROWS = 1 << 31
+_ROW_BITS = 32
+"""Bits of a row number that stand beside a score's 32 in one integer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,8 @@ class Ranking:
     """The order of a data set's examples, easiest first, ties in the data set's own order.
 
     Args:
-        order: row numbers, easiest first, int32, shape (len(self),). Unscored rows come last, or are left out.
+        order: row numbers, easiest first, int32 (int64 above 2^31 rows), shape (len(self),). Unscored rows come last,
+            or are left out.
         scores: one score per row of the data set in its natural unit and sign, shape (num_rows,): float32, or float64
             where float32 would make unequal scores equal.
         num_scored: how many of `order` have a score: `order[:num_scored]`.
@@ -60,46 +63,13 @@ class Ranking:
     @classmethod
     def unordered(cls, num_rows: int) -> Ranking:
         """The data set's own order, for a curriculum that needs no score."""
-        _validate_num_rows(num_rows)
-        return cls(np.arange(num_rows, dtype=np.int32), None, num_rows, "low", None, 0)
+        kind = row_type(num_rows)
+        order: Any = np.arange(num_rows, dtype=kind) if kind == np.int32 else FileOrder(num_rows)
+        return cls(order, None, num_rows, "low", None, 0)
 
     def score_at(self, position: int) -> float:
         """The score of the example at a position in the order, the easiest one's being 0."""
         return float(self.scores[self.order[position]])
-
-
-class FileOrder:
-    """The data set's own order, as `np.arange(num_rows)` has it, without the memory: for orders of millions of rows.
-
-    Args:
-        num_rows: rows of the data set.
-    """
-
-    dtype: np.dtype = np.dtype(np.int32)
-
-    def __init__(self, num_rows: int) -> None:
-        self.num_rows = num_rows
-
-    @property
-    def shape(self) -> tuple[int]:
-        return (self.num_rows,)
-
-    def __len__(self) -> int:
-        return self.num_rows
-
-    def __getitem__(self, positions: Any) -> Any:
-        if isinstance(positions, slice):
-            return np.arange(*positions.indices(self.num_rows), dtype=self.dtype)
-        if isinstance(positions, np.ndarray) and positions.dtype.kind == "i":
-            return positions
-        return np.asarray(self)[positions]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.arange(self.num_rows, dtype=dtype or self.dtype)
-
-    def tolist(self) -> list[int]:
-        """Row numbers."""
-        return list(range(self.num_rows))
 
 
 def read_scores(dataset: Any, column: str) -> np.ndarray:
@@ -130,14 +100,13 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
     return numeric_column(dataset, column)
 
 
-def rank_dataset(dataset: Any, rule: Any, score_column: str | None = None) -> Ranking:
+def rank_dataset(dataset: Any, rule: Any, score_column: str | None = None, sort: Sort | None = None) -> Ranking:
     """The order of a data set for a rule: by its score column, from the end that is easy, with what else it reads."""
     if isinstance(dataset, (DatasetDict, IterableDataset, IterableDatasetDict)):
         raise TypeError(
             f"Data of the type {type(dataset).__name__} was given. A curriculum orders the rows of one map-style data "
             "set: give one split, such as `splits['train']`, loaded without `streaming=True`."
         )
-    _validate_num_rows(len(dataset))
     columns = {"columns": read_columns(dataset, rule.reads_in_all), "easy_ends": easy_ends(dataset, rule)}
     if score_column is None:
         if rule.needs_scores:
@@ -149,7 +118,8 @@ def rank_dataset(dataset: Any, rule: Any, score_column: str | None = None) -> Ra
     scores = read_scores(dataset, score_column)
     # Only a rule that goes from easy to hard needs to know which end is easy.
     easy = resolve_easy(dataset, score_column, rule.easy, None if rule.needs_easy else "low")
-    return replace(rank_scores(scores, easy, unscored=rule.unscored, score_column=score_column), **columns)
+    ranking = rank_scores(scores, easy, unscored=rule.unscored, score_column=score_column, sort=sort)
+    return replace(ranking, **columns)
 
 
 def easy_ends(dataset: Any, rule: Any) -> dict[str, Easy]:
@@ -196,8 +166,17 @@ def resolve_easy(dataset: Any, column: str, override: Easy | None = None, defaul
     )
 
 
+Sort = Callable[[np.ndarray, Easy], np.ndarray]
+"""What orders rows by their scores, as `sort_scores` does."""
+
+
 def rank_scores(
-    scores: np.ndarray, easy: Easy = "low", *, unscored: Unscored = "last", score_column: str | None = None
+    scores: np.ndarray,
+    easy: Easy = "low",
+    *,
+    unscored: Unscored = "last",
+    score_column: str | None = None,
+    sort: Sort | None = None,
 ) -> Ranking:
     """Orders examples by score, easiest first; equal scores keep the data set's order.
 
@@ -206,6 +185,7 @@ def rank_scores(
         easy: which end is easy.
         unscored: `"last"` puts unscored rows after the hardest, `"drop"` leaves them out, `"error"` raises.
         score_column: its name, for messages.
+        sort: how the order comes about, where several processes share it.
 
     Raises:
         TypeError: a data set was given in place of scores.
@@ -226,7 +206,6 @@ def rank_scores(
         raise ValueError(f"easy={easy!r} was given; it says which end of {label} is easy: 'low' or 'high'.")
     if unscored not in ("last", "drop", "error"):
         raise ValueError(f"unscored={unscored!r} was given; rows without a score can be 'last', 'drop' or 'error'.")
-    _validate_num_rows(len(scores))
     scores = np.ascontiguousarray(as_numbers(scores))
     if not len(scores):
         raise ValueError(
@@ -245,19 +224,11 @@ def rank_scores(
             f"{num_unscored:,} of {len(scores):,} rows have no finite {label} (rows {first} …) and unscored='error' "
             "was asked for. Remove them, score them, or use unscored='last' or 'drop'."
         )
-    order, scores = _ordered(scores, easy)
+    order = (sort or sort_scores)(scores, easy)
+    scores = _as_precise(scores, order)
     if unscored == "drop":
         order = order[:num_scored].copy() if num_unscored else order
     return Ranking(order, scores, num_scored, easy, score_column, num_unscored)
-
-
-def _validate_num_rows(num_rows: int) -> None:
-    """Raises a `ValueError` where the number of a row would not fit: it would wrap, and name another row."""
-    if num_rows > _MOST_ROWS:
-        raise ValueError(
-            f"The data has {num_rows:,} rows, and rows are numbered in 32 bits, so at most {_MOST_ROWS:,} can be "
-            "ordered. Divide it, and train on one part after the other."
-        )
 
 
 def as_numbers(scores: Any) -> np.ndarray:
@@ -282,40 +253,108 @@ def validate_spread(ranking: Ranking, what: str) -> None:
     )
 
 
-def _ordered(scores: np.ndarray, easy: Easy) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers by ascending (score, row), unscored last, int32, and the scores in the precision that they need."""
-    kind, size = scores.dtype.kind, scores.dtype.itemsize
-    small = (kind == "f" and size <= 4) or kind == "b"
-    if small or (kind in "iu" and max(abs(int(scores.min())), abs(int(scores.max()))) <= 1 << 24):
-        scores = scores.astype(np.float32, copy=False)
-        return _stable_order(scores, easy), scores
-    finite = np.isfinite(scores)
-    rows = np.flatnonzero(finite)
-    values = scores[rows] if easy == "low" else scores[rows][::-1]
-    sorting = np.argsort(values, kind="stable")
-    # a descending order that keeps ties in the data's order is the ascending one of the reversed rows, reversed
-    order = rows[sorting if easy == "low" else len(rows) - 1 - sorting[::-1]]
-    exact = scores.astype(np.float64, copy=False)
+def sort_scores(scores: np.ndarray, easy: Easy) -> np.ndarray:
+    """Row numbers by ascending (score, row), unscored last."""
+    if _is_small(scores):
+        return _stable_order(scores.astype(np.float32, copy=False), easy)
+    largest = np.finfo(np.float32).max
     with np.errstate(over="ignore"):
         single = scores.astype(np.float32)
-    apart = np.diff(scores[order].astype(np.float64)) != 0
-    if kind == "f" and np.array_equal(np.isfinite(single), finite) and (np.diff(single[order]) != 0)[apart].all():
-        exact = single
-    return np.concatenate([order, np.flatnonzero(~finite)]).astype(np.int32), exact
+    for start, stop in chunks_of(len(scores)):
+        part = single[start:stop]
+        np.clip(part, -largest, largest, out=part)
+        part[~np.isfinite(scores[start:stop])] = np.nan
+    order = _stable_order(single, easy)
+    _sort_within(order, single, scores, easy)
+    return order
+
+
+def _is_small(scores: np.ndarray) -> bool:
+    """Whether float32 holds each number exactly."""
+    kind, size = scores.dtype.kind, scores.dtype.itemsize
+    if kind in "iu":
+        return max(abs(int(scores.min())), abs(int(scores.max()))) <= 1 << 24
+    return (kind == "f" and size <= 4) or kind == "b"
+
+
+def _as_precise(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The scores as float32, or as float64 where that would make unequal ones equal."""
+    with np.errstate(over="ignore"):
+        single = scores.astype(np.float32, copy=False)
+    if _is_small(scores):
+        return single
+    exact = scores.astype(np.float64, copy=False)
+    if scores.dtype.kind != "f":
+        return exact
+    for start, stop in chunks_of(len(order)):
+        rows = order[max(start - 1, 0) : stop]
+        near, far = single[rows], exact[rows]
+        merged = (near[1:] == near[:-1]) & (far[1:] != far[:-1])
+        if merged.any() or not np.array_equal(np.isfinite(near), np.isfinite(far)):
+            return exact
+    return single
 
 
 def _stable_order(scores: np.ndarray, easy: Easy) -> np.ndarray:
-    """Row numbers by ascending (score, row), unscored last, as int32.
+    """Row numbers by ascending (float32 score, row), unscored last.
 
     A score and its row number make one 64-bit integer, so any sort of those integers is the stable sort of the scores,
-    and the result is the same on every machine.
+    and the result is the same on every machine. Where row numbers take more than 32 bits, the scores' uppermost bits
+    make room for them: scores that differ there are sorted one part after the other.
     """
+    count = len(scores)
+    spared = max(0, (count - 1).bit_length() - _ROW_BITS)
+    shift = np.uint64(32 + spared)
+    keys, begun = np.empty(count, dtype=np.uint64), 0
+    for part in range(1 << spared):
+        end = begun
+        for start, stop in chunks_of(count):
+            bits, rows = _ascending(scores[start:stop], easy), np.arange(start, stop, dtype=np.uint64)
+            if spared:
+                bits, rows = (of[bits >> np.uint32(32 - spared) == part] for of in (bits, rows))
+            rows |= bits.astype(np.uint64) << shift
+            keys[end : end + len(rows)] = rows
+            end += len(rows)
+        keys[begun:end].sort()
+        begun = end
+    keys &= (np.uint64(1) << shift) - np.uint64(1)
+    return keys.view(np.int64).astype(row_type(count), copy=False)
+
+
+def _ascending(scores: np.ndarray, easy: Easy) -> np.ndarray:
+    """Float32 scores as uint32 numbers in the same order, easiest first; 2^32 − 1 for those without one."""
     # Adding 0.0 turns -0.0 into 0.0: the two are equal as scores but not as bits.
     signed = (scores if easy == "low" else -scores) + np.float32(0.0)
     bits = signed.view(np.uint32)
     ascending = np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(0x80000000))
     ascending[~np.isfinite(signed)] = np.uint32(0xFFFFFFFF)
-    keys = ascending.astype(np.uint64) << np.uint64(32)
-    keys |= np.arange(len(scores), dtype=np.uint64)
-    keys.sort()
-    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
+    return ascending
+
+
+def _sort_within(order: np.ndarray, single: np.ndarray, exact: np.ndarray, easy: Easy) -> None:
+    """Sorts, in place, those whose float32 scores are equal by the exact ones."""
+    start = 0
+    for _, least in chunks_of(len(order)):
+        if least <= start:
+            continue  # ties reached beyond it
+        stop = _end_of_ties(single, order, least)
+        rows = order[start:stop]
+        values = exact[rows]
+        scored = int(np.isfinite(values).sum())  # those without a score come last of all
+        rows, values = rows[:scored], values[:scored]
+        merged = single[rows[1:]] == single[rows[:-1]]
+        if (np.diff(values)[merged] != 0).any():
+            # A descending order that keeps ties in the data's order is the reversed ascending one of reversed rows.
+            turned = slice(None) if easy == "low" else slice(None, None, -1)
+            order[start : start + scored] = rows[turned][np.argsort(values[turned], kind="stable")][turned]
+        start = stop
+
+
+def _end_of_ties(single: np.ndarray, order: np.ndarray, stop: int) -> int:
+    """The first position from `stop` on whose float32 score is not that of the one before."""
+    last = single[order[stop - 1]]
+    for start, end in chunks_of(len(order) - stop):
+        other = np.flatnonzero(single[order[stop + start : stop + end]] != last)
+        if len(other):
+            return stop + start + int(other[0])
+    return len(order)

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from hf_curriculum.planning.groups import Groups
+from hf_curriculum.planning.rows import bisect
 from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64, permute
 
 _MOST_POOLS = 16
@@ -237,32 +238,38 @@ class NodeStage(Stage):
 
     def expected_draws(self, positions: np.ndarray) -> np.ndarray:
         """As `Stage.expected_draws`: a batch of one group has each of its members batch size / members times."""
-        return _filled(self._chances[0], positions, 0.0)
+        batch, share, drawn = self.batch_size, self.random_share, np.zeros(len(positions))
+        for part in self._parts:
+            held, numbers = _counted(self.groups.memberships, positions)
+            each = part.steps * (1 - share) * batch / part.members * numbers + part.steps * share * batch / part.pool
+            drawn += _within(positions, part.pool, each[held], 0.0)
+        return drawn
 
     def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
         """As `Stage.missed`. Where no image may come twice, as if it might; `part` is 1 for every batch of a group."""
-        return _filled(self._chances[1], positions, 1.0)
+        batch, share, none = self.batch_size, self.random_share, np.ones(len(positions))
+        for one in self._parts:
+            taken, numbers = _counted(one.taken, positions)
+            hit = (1 - share) / one.members * (one.scale * numbers) + share * min(1.0, batch / one.pool)
+            with np.errstate(divide="ignore"):
+                chance = np.exp(one.steps * np.log1p(-np.minimum(hit, 1.0)))
+            none *= _within(positions, one.pool, chance[taken], 1.0)
+        return none
 
     @cached_property
-    def _chances(self) -> tuple[np.ndarray, np.ndarray]:
-        """(expected draws, chance of none) by position; a pool that grows is looked at `_MOST_POOLS` times."""
-        groups, batch, share = self.groups, self.batch_size, self.random_share
-        size = max(self.slices[-1][1], int(groups.members.max(initial=-1)) + 1)
-        drawn, none = np.zeros(size), np.zeros(size)
-        pools = self._pools(np.arange(self.num_draws // batch))
+    def _parts(self) -> list[_Part]:
+        """The stage while its pool is alike; one that grows is looked at `_MOST_POOLS` times."""
+        pools = self._pools(np.arange(self.num_draws // self.batch_size))
         parts = np.array_split(pools, min(len(np.unique(pools)), _MOST_POOLS))
-        for pool, steps in ((int(part[len(part) // 2]), len(part)) for part in parts):
-            within = groups.members < pool
-            members = groups.members[within]
-            sizes = np.diff(np.concatenate([[0], np.cumsum(within)])[groups.starts])
-            taken = np.repeat(np.minimum(sizes, batch), sizes)
-            drawn += steps * (1 - share) * batch / len(members) * np.bincount(members, minlength=size)
-            drawn[:pool] += steps * share * batch / pool
-            hit = (1 - share) / len(members) * np.bincount(members, weights=taken, minlength=size)
-            hit[:pool] += share * min(1.0, batch / pool)
-            with np.errstate(divide="ignore"):
-                none += steps * np.log1p(-np.minimum(hit, 1.0))
-        return drawn, np.exp(none)
+        return [self._part(int(steps[len(steps) // 2]), len(steps)) for steps in parts]
+
+    def _part(self, pool: int, steps: int) -> _Part:
+        sizes = self.groups.sizes_below(pool)
+        taken = np.minimum(sizes, self.batch_size)
+        most = int(taken.max(initial=0))
+        if (taken[sizes > 0] == most).all():
+            return _Part(pool, steps, int(sizes.sum()), most, self.groups.memberships)
+        return _Part(pool, steps, int(sizes.sum()), 1, self.groups.add_up(taken))
 
     def nodes(self, steps: np.ndarray, key: int) -> np.ndarray:
         """The groups that these steps of the stage draw from; −1: from everything."""
@@ -305,12 +312,8 @@ class NodeStage(Stage):
         groups, none = self.groups, nodes < 0
         starts, ends = np.where(none, 0, groups.starts[nodes]), np.where(none, 0, groups.starts[nodes + 1])
         if len(groups.members) and (groups.members[ends - 1] >= pools)[~none].any():
-            low, high = starts, ends
-            while (low < high).any():  # a binary search for each step at once
-                middle = (low + high) // 2
-                below = (groups.members[np.minimum(middle, len(groups.members) - 1)] < pools) & (low < high)
-                low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
-            ends = low
+            last = len(groups.members) - 1
+            ends = bisect(lambda at: groups.members[np.minimum(at, last)] < pools, starts, ends)
         return starts, np.where(none, pools, ends)
 
     def _of_other_images(
@@ -320,11 +323,12 @@ class NodeStage(Stage):
         size = self.batch_size
         drawn = draw_each(ends - starts, 2 * size, keys)
         # One integer per draw: sorting them puts the draws of one image side by side, the earliest first.
-        packed = self._images_at(drawn, starts, nodes) << 32 | np.arange(2 * size)
+        bits = (2 * size).bit_length()
+        packed = self._images_at(drawn, starts, nodes) << bits | np.arange(2 * size)
         packed.sort(axis=1)
-        row, column = np.nonzero(np.diff(packed >> 32, axis=1, prepend=-1))
+        row, column = np.nonzero(np.diff(packed >> bits, axis=1, prepend=-1))
         fresh = np.zeros(packed.shape, dtype=bool)
-        fresh[row, packed[row, column] & 0xFFFFFFFF] = True
+        fresh[row, packed[row, column] & ((1 << bits) - 1)] = True
         nth = np.cumsum(fresh, axis=1)
         enough = nth[:, -1] >= size
         members = np.empty((len(nodes), size), dtype=np.int64)
@@ -346,9 +350,31 @@ class NodeStage(Stage):
         return positions
 
 
-def _filled(values: np.ndarray, positions: np.ndarray, beyond: float) -> np.ndarray:
-    """The values at positions, and `beyond` at those that no pool or group reaches."""
-    return np.where(positions < len(values), values[np.minimum(positions, len(values) - 1)], beyond)
+class _Part(NamedTuple):
+    """Steps of a stage with the same pool, and how many of its members belong to groups.
+
+    What a batch takes of the groups of a position in all is `scale · taken`.
+    """
+
+    pool: int
+    steps: int
+    members: int
+    scale: int
+    taken: np.ndarray
+
+
+def _counted(values: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The values at positions, 0 beyond the last, and 0 … the largest of them: many positions have the same one."""
+    if positions.max(initial=0) < len(values):
+        found = values[positions]
+    else:
+        found = np.where(positions < len(values), values[np.minimum(positions, len(values) - 1)], 0)
+    return found, np.arange(int(found.max(initial=0)) + 1)
+
+
+def _within(positions: np.ndarray, pool: int, values: np.ndarray, beyond: float) -> np.ndarray:
+    """What is true of positions in a pool, and `beyond` of others."""
+    return values if positions.max(initial=0) < pool else np.where(positions < pool, values, beyond)
 
 
 def _draw_other_images(images: np.ndarray, count: int, key: np.uint64) -> np.ndarray:

@@ -15,32 +15,12 @@ from hf_curriculum.curricula.phases import Phases
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.rows import FileOrder
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.streaming.index import BucketIndex, Shard, quantile_positions
 
 _PLANNED = (Filter, IID, Phases)
-
-
-class RowsInOrder:
-    """0 … size − 1 in place of an array of these numbers, for data larger than memory."""
-
-    dtype: ClassVar[np.dtype] = np.dtype(np.int64)
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, positions: np.ndarray | slice) -> np.ndarray | RowsInOrder:
-        if not isinstance(positions, slice):
-            return np.asarray(positions)
-        start, stop, step = positions.indices(self._size)
-        return RowsInOrder(stop) if (start, step) == (0, 1) else np.arange(start, stop, step)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.arange(self._size, dtype=dtype)
 
 
 class BucketScores:
@@ -124,6 +104,16 @@ class StreamPlan(Plan):
         stage = int(np.searchsorted(self.stage_starts, sample, side="right")) - 1
         start, size = self.stage_starts[stage], self.stages[stage].pool_size
         number = (sample - start) // size
+        if (stage, number) not in self._passes:  # one at a time: it has a number for each shard
+            self._passes.clear()
+            self._passes[stage, number] = self._pass(stage, number, start, size)
+        return self._passes[stage, number]
+
+    @cached_property
+    def _passes(self) -> dict[tuple[int, int], PassOrder]:
+        return {}
+
+    def _pass(self, stage: int, number: int, start: int, size: int) -> PassOrder:
         buckets = stage_buckets(self.stages[stage], self.index)
         return PassOrder(
             self.partitions,
@@ -169,7 +159,7 @@ def rank_buckets(index: BucketIndex) -> Ranking:
         raise ValueError("The buckets hold no example: there is nothing to read. Write them again with rows.")
     scores = BucketScores(index)
     unscored = scores.num_rows - scores.num_scored
-    return Ranking(RowsInOrder(len(scores)), scores, scores.num_scored, index.easy, index.score_column, unscored)
+    return Ranking(FileOrder(len(scores)), scores, scores.num_scored, index.easy, index.score_column, unscored)
 
 
 def plan_buckets(

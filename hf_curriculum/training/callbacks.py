@@ -19,6 +19,7 @@ from hf_curriculum.planning.batches import Layout
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.rows import chunks_of
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.streaming.plan import StreamPlan
@@ -221,7 +222,8 @@ class DrawLog:
         if not isinstance(plan, StreamPlan):
             order = plan.order.order if known else ranking.order
             self._bucket_of = np.zeros(ranking.num_rows, dtype=np.uint8)
-            self._bucket_of[order] = self._numbers(np.arange(len(order)))
+            for start, stop in chunks_of(len(order)):
+                self._bucket_of[order[start:stop]] = self._numbers(np.arange(start, stop))
 
     def _numbers(self, positions: np.ndarray) -> np.ndarray:
         return np.minimum(np.searchsorted(self._edges, positions, side="right"), len(self._edges) - 1)

@@ -42,7 +42,7 @@ from hf_curriculum.planning.deciding import metric_name
 from hf_curriculum.planning.exposure import TRAINED
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.planning.ranking import Ranking, as_numbers, easy_ends, rank_dataset, rank_scores
+from hf_curriculum.planning.ranking import Ranking, Sort, as_numbers, easy_ends, rank_dataset, rank_scores
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
@@ -151,17 +151,19 @@ def plan_stream(
     return stream.with_plan(score_column, curriculum=rule, **budget)
 
 
-def rank_training_data(data: Any, rule: Curriculum, score_column: str | None, scores: np.ndarray | None) -> Ranking:
+def rank_training_data(
+    data: Any, rule: Curriculum, score_column: str | None, scores: np.ndarray | None, sort: Sort | None = None
+) -> Ranking:
     """The order of the training data, by its score column or by `scores`, shape (n,), and further columns read."""
     if scores is None:
-        return rank_dataset(data, rule, score_column)
+        return rank_dataset(data, rule, score_column, sort)
     columns, ends, scores = read_columns(data, rule.reads_in_all), easy_ends(data, rule), as_numbers(scores)
     if scores.shape != (len(data),):
         raise ValueError(
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
             "other examples. Give one number per row, in the data set's order."
         )
-    ranking = rank_scores(scores, rule.easy or "low", unscored=rule.unscored)
+    ranking = rank_scores(scores, rule.easy or "low", unscored=rule.unscored, sort=sort)
     return replace(ranking, columns=columns, easy_ends=ends)
 
 

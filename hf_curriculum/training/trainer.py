@@ -309,7 +309,10 @@ class CurriculumTrainer(HubMixin, Trainer):
     def _rank(self, data: Any, rule: Curriculum, score_column: str | None) -> Ranking:
         """The order of the rows, which other lengths, seeds and batch sizes do not change."""
         if self._ranking is None or self._ranking[0] is not data or self._ranking[1:3] != (rule, score_column):
-            self._ranking = data, rule, score_column, rank_training_data(data, rule, score_column, self._scores)
+            from hf_curriculum.training.shared_order import SharedOrder
+
+            ranking = rank_training_data(data, rule, score_column, self._scores, SharedOrder.of(self.args))
+            self._ranking = data, rule, score_column, ranking
         return self._ranking[3]
 
     def _hp_search_setup(self, trial: Any) -> None:

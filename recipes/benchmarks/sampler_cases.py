@@ -127,18 +127,24 @@ def _columns(rule: Curriculum, size: int, nodes: int) -> dict[str, np.ndarray | 
     return made
 
 
-def _ranking(case: Case, size: int, nodes: int) -> Ranking:
-    if not case.rule.needs_scores:
-        ranking = Ranking.unordered(size)
-    else:
-        rng = np.random.default_rng(1)
+def made_data(case: Case, size: int, nodes: int = NODES) -> tuple[np.ndarray | None, dict[str, np.ndarray | Groups]]:
+    """Scores, where the rule goes by them, and the other columns that it reads."""
+    rng, scores = np.random.default_rng(1), None
+    if case.rule.needs_scores:
         scores = rng.choice(LEVELS, size) if case.levels else rng.standard_normal(size, dtype=np.float32)
-        ranking = rank_scores(scores.astype(np.float32), "low")
-    return replace(ranking, columns=_columns(case.rule, size, nodes))
+        scores = scores.astype(np.float32, copy=False)
+    return scores, _columns(case.rule, size, nodes)
 
 
 def bound(case: Case, size: int, batch: int, nodes: int = NODES) -> Plan:
     """The plan of a case over `size` examples in so many nodes, its decisions taken."""
+    return plan_of(case, size, batch, *made_data(case, size, nodes))
+
+
+def plan_of(
+    case: Case, size: int, batch: int, scores: np.ndarray | None, columns: Mapping[str, np.ndarray | Groups]
+) -> Plan:
+    """The same over data that is there."""
     batch = case.batch or batch
     rule = case.rule
     if isinstance(rule, NodeSampling):
@@ -146,7 +152,8 @@ def bound(case: Case, size: int, batch: int, nodes: int = NODES) -> Plan:
         rule = replace(rule, check_every=max(size // batch // 4, 1))
     if isinstance(rule, AdaptiveGuidance):
         rule = replace(rule, probe_examples=max(size // 100, 1))
-    plan = make_plan(rule, _ranking(case, size, nodes), global_batch_size=batch)
+    ranking = Ranking.unordered(size) if scores is None else rank_scores(scores, "low")
+    plan = make_plan(rule, replace(ranking, columns=columns), global_batch_size=batch)
     for _ in range(case.decisions if plan.undecided else 0):
         plan = plan.decided(case.observe(plan))
     return plan

@@ -14,7 +14,8 @@ from datasets import Dataset
 from hf_curriculum import Filter, NodeSampling, curriculum_from, make_plan, rank_scores
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.groups import Groups, read_columns
-from hf_curriculum.planning.ranking import FileOrder, Ranking
+from hf_curriculum.planning.ranking import Ranking
+from hf_curriculum.planning.rows import FileOrder
 from hf_curriculum.planning.stage import NodeStage
 from hf_curriculum.rng import draw_each, hash64, mix64
 

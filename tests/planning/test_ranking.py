@@ -263,24 +263,6 @@ def test_whole_numbers_that_float32_would_merge_keep_their_order(kind):
     assert rank_scores(scores, "high").order.tolist() == [2, 0, 1]
 
 
-class Endless:
-    def __len__(self):
-        return 2**31 + 5
-
-
-def test_more_rows_than_can_be_numbered_are_refused_before_they_are_read():
-    message = r"The data has 2,147,483,653 rows, and rows are numbered in 32 bits, so at most 2,147,483,648 can"
-    scores = np.broadcast_to(np.float32(1), 2**31 + 5)
-    for order in (
-        lambda: rank_scores(scores),
-        lambda: Ranking.unordered(2**31 + 5),
-        lambda: make_plan(Filter(0.3), scores, global_batch_size=8),
-        lambda: rank_dataset(Endless(), IID()),
-    ):
-        with pytest.raises(ValueError, match=message):
-            order()
-
-
 def test_an_order_of_some_rows_knows_how_many_there_are():
     nodes = [["a", "b"][: 1 + row % 2] for row in range(22)]
     data = Dataset.from_dict({"caption_length": list(range(22)), "nodes": nodes})

@@ -74,3 +74,19 @@ def test_no_plan_holds_more_than_sixteen_bytes_per_example(benchmark_module):
     for name, case in benchmark_module.CASES.items():
         held = benchmark_module.held_bytes(benchmark_module.bound(case, size, 32))
         assert sum(held.values()) <= 16 * size + names_and_tables, (name, held)
+
+
+def test_plans_are_measured(benchmark_module):
+    plans = importlib.import_module("plans")
+    names = ["phases", "weighted", "iid, scored", "node_sampling"]
+    lines = [plans.measure_rule(name, 20_000) for name in names]
+    lines.append(plans.measure_buckets(10**6, shards=40))
+    for line in lines:
+        assert line["cpu_s"] >= 0 < line["seek_ms"]
+        assert min(line[name] for name in ("peak_bytes", "describe_s", "describe_bytes", "first_draw_s")) >= 0
+    assert [line["kept_bytes"] for line in (lines[0], lines[2])] == [8, 8]
+    table = plans.as_markdown(lines).splitlines()
+    assert len(table) == 2 + len(lines)
+    assert all(len(line.split("|")) == 10 for line in table)
+    assert table[-1].startswith("| phases, 40 shards | 1,000,000 |")
+    assert " MB | " in table[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +13,11 @@ from datasets import Dataset
 
 from hf_curriculum import IID, BucketedStream, Phases, save_bucketed
 from hf_curriculum.config import file_digest
+from hf_curriculum.planning.rows import FileOrder
+from hf_curriculum.rng import mix64, permute
 from hf_curriculum.streaming.dataset import StreamExamples
-from hf_curriculum.streaming.index import BucketIndex, StoredBucket
-from hf_curriculum.streaming.plan import BucketScores, RowsInOrder, plan_buckets
+from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket
+from hf_curriculum.streaming.plan import BucketScores, plan_buckets
 from hf_curriculum.streaming.reader import WorkerSamples
 from hf_curriculum.streaming.shards import ParquetShard, TarShard
 
@@ -58,9 +61,9 @@ def test_every_shard_that_is_opened_is_closed(tmp_path, format, monkeypatch):
 
 
 def test_rows_in_order_are_no_array():
-    rows = RowsInOrder(5)
+    rows = FileOrder(5)
     assert (len(rows), np.asarray(rows).tolist(), rows[np.array([3, 1])].tolist()) == (5, [0, 1, 2, 3, 4], [3, 1])
-    assert (type(rows[:3]), len(rows[:3]), len(rows[:9])) == (RowsInOrder, 3, 5)
+    assert (type(rows[:3]), len(rows[:3]), len(rows[:9])) == (FileOrder, 3, 5)
     assert [rows[part].tolist() for part in (slice(1, 3), slice(0, 5, 2))] == [[1, 2], [0, 2, 4]]
 
 
@@ -137,3 +140,84 @@ def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path):
     content = bytes(3 << 20)
     (tmp_path / "file").write_bytes(content)
     assert file_digest(tmp_path / "file") == xxhash.xxh3_128_hexdigest(content)
+
+
+def naive_row(plan, sample):
+    """The row at a sample position by the definition of a pass, in Python's integers."""
+    number = max(at for at, start in enumerate(plan.stage_starts[:-1]) if start <= sample)
+    stage, first = plan.stages[number], plan.stage_starts[number]
+    begun = first + (sample - first) // stage.pool_size * stage.pool_size
+    parts, batch = plan.partitions, plan.global_batch_size
+    key = mix64(plan.seed, number, (begun - first) // stage.pool_size)
+    cycle, run = batch * parts.per_worker, batch // parts.per_step
+
+    def partition(at):
+        return at // batch % parts.per_worker * parts.per_step + at % batch // run
+
+    def before(of, at):  # all whole cycles, and the last one counted
+        return at // cycle * run + int((partition(np.arange(at // cycle * cycle, at)) == of).sum())
+
+    pool = plan.index.buckets[: sum(size <= stage.pool_size for size in ENDS)]
+    sizes, own = [bucket.rows for bucket in pool], partition(sample)
+    lengths = [before(one, begun + sum(sizes)) - before(one, begun) for one in range(parts.count)]
+    offset = before(own, sample) - before(own, begun)
+    block = max(1, plan.shuffle_buffer // parts.count)
+    start = offset // block * block
+    stop = min(start + block, lengths[own])
+    shuffled = permute(np.array([offset - start]), stop - start, mix64(key, len(pool), own, start))
+    place, left = sum(lengths[:own]), int(shuffled[0])
+
+    def merged(position):
+        counts = []
+        for count in range(len(sizes) - 1, 0, -1):
+            easier = position * sum(sizes[:count]) // sum(sizes[: count + 1])
+            counts.append(position - easier)
+            position = easier
+        return [position, *counts[::-1]]
+
+    # A block is stored bucket after bucket.
+    for bucket, (low, high) in enumerate(  # noqa: B007 - the last one is wanted
+        zip(merged(place + start), merged(place + stop), strict=True)
+    ):
+        if left < high - low:
+            break
+        left -= high - low
+    left, rows = left + low, [shard.rows for shard in pool[bucket].shards]
+    for shard in permute(np.arange(len(rows)), len(rows), mix64(key, bucket)).tolist():
+        if left < rows[shard]:
+            break
+        left -= rows[shard]
+    return sum(sizes[:bucket]) + sum(rows[:shard]) + left
+
+
+SHARDS = 40_000
+ROWS = [[24_999 + 2 * ((number + bucket) % 2) for number in range(SHARDS // 4)] for bucket in range(4)]
+ENDS = np.cumsum([sum(rows) for rows in ROWS]).tolist()
+
+
+@pytest.fixture(scope="module")
+def billion():
+    """An index of 10^9 rows in 40,000 shards of unequal sizes."""
+    buckets = tuple(
+        StoredBucket(
+            sum(rows), float(at), float(at + 1), tuple(Shard(f"{at}/{k}", own, 1, "") for k, own in enumerate(rows))
+        )
+        for at, rows in enumerate(ROWS)
+    )
+    quantiles = tuple((float(at), float(at + 1)) + (float(at + 1),) * 99 for at in range(4))
+    facts = ("score", "low", "rank", (1.0, 2.0, 3.0), ENDS[-1], 0, "last", 0, "parquet", {})
+    return BucketIndex(*facts, buckets, quantiles)
+
+
+def test_a_plan_of_a_billion_rows_is_made_of_its_index_and_draws_as_defined(billion):
+    tracemalloc.start()
+    plan = plan_buckets(Phases(4), billion, global_batch_size=512, seed=3)
+    places = np.random.default_rng(0).integers(0, plan.num_samples, 1000)
+    places.sort()
+    drawn = [int(plan.rows(place, place + 1)[0]) for place in places.tolist()]
+    told, most = plan.describe(), tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most <= 20e6
+    assert drawn == [naive_row(plan, place) for place in places.tolist()]
+    assert f"{ENDS[-1]:,} examples" in told
+    assert len(set(plan.rows(10**9, 10**9 + 20_000).tolist())) == 20_000

@@ -9,7 +9,7 @@ from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 from transformers import Trainer
 
-from hf_curriculum import IID, CurriculumSampler, CurriculumTrainingArguments, Phases, make_plan
+from hf_curriculum import IID, CurriculumSampler, CurriculumTrainer, CurriculumTrainingArguments, Phases, make_plan
 from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.training.checkpoints import is_complete
 from hf_curriculum.training.sampler import DrawAudit, validate_steps_per_process
@@ -59,6 +59,59 @@ def test_the_audit_knows_which_rows_are_whose(processes, micro, tmp_path):
         for other in set(range(processes)) - {process}:
             with pytest.raises(RuntimeError, match="Step 0 trained on rows"):
                 audit(process, shares[other])
+
+
+class Numbers:
+    """More rows than 32 bits can number."""
+
+    def __len__(self) -> int:
+        return 3 << 32
+
+    def __getitem__(self, row: int) -> dict[str, int]:
+        assert 0 <= row < len(self)
+        return {"number": row}
+
+
+class Noting(torch.nn.Module):
+    """A model of one weight that notes the rows it is trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.seen = torch.nn.Parameter(torch.ones(1)), []
+
+    def forward(self, number: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.seen += number.tolist()
+        return {"loss": (self.weight * (number % 7).float()).mean()}
+
+
+def test_a_run_over_twelve_billion_rows_is_audited_killed_and_resumed(tmp_path):
+    def run(resume: bool) -> tuple[CurriculumTrainer, list[int]]:
+        trainer = CurriculumTrainer(
+            Noting(),
+            CurriculumTrainingArguments(
+                str(tmp_path),
+                curriculum=IID(),
+                max_steps=6,
+                per_device_train_batch_size=16,
+                save_steps=3,
+                save_strategy="steps",
+                audit_draws=True,
+                remove_unused_columns=False,
+                report_to=[],
+                use_cpu=True,
+                disable_tqdm=True,
+            ),
+            train_dataset=Numbers(),
+            data_collator=lambda rows: {"number": torch.tensor([row["number"] for row in rows])},
+        )
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3") if resume else None)
+        return trainer, trainer.model.seen
+
+    trainer, seen = run(resume=False)
+    seen = seen[-96:]  # the first batch is tried before
+    assert seen == trainer.plan.rows(0, 96).tolist()
+    assert max(seen) > 1 << 33
+    assert run(resume=True)[1][-48:] == seen[-48:]
 
 
 def test_a_checkpoint_is_incomplete_as_soon_as_it_is_written_again(make_trainer, monkeypatch, tmp_path):

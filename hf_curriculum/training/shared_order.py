@@ -1,0 +1,77 @@
+"""An order that the processes of a machine share: one of them sorts, and the others map what it wrote."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from transformers import TrainingArguments
+
+from hf_curriculum.config import digest, read_array
+from hf_curriculum.parts import wait_for_files
+from hf_curriculum.planning.ranking import Easy, sort_scores
+from hf_curriculum.planning.rows import row_type
+
+_LEAST_ROWS = 1_000_000
+"""Fewer are sorted by each process: that takes less time than waiting does."""
+_REMEDY = "Delete it and start again: it will be written anew."
+
+
+@dataclass(frozen=True)
+class SharedOrder:
+    """Sorts scores once on each machine, in its first process; memory holds the order once for all of them.
+
+    What is written has a digest of the scores in its name, so no other scores' order is read, and a resumed run finds
+    its own. Names with `_` are left out when a run is pushed.
+
+    Args:
+        folder: of the machine, seen by all its processes.
+        writes: whether this process is the one that sorts.
+        timeout: seconds after which the others stop waiting.
+
+    Raises:
+        TimeoutError: the order did not come; when called.
+        ValueError: what was written is damaged; when called.
+    """
+
+    folder: Path
+    writes: bool
+    timeout: float
+
+    @classmethod
+    def of(cls, args: TrainingArguments) -> SharedOrder | None:
+        """That of a run's processes; None where this machine has one of them."""
+        if int(os.environ.get("LOCAL_WORLD_SIZE", args.world_size)) < 2 or args.world_size < 2:
+            return None
+        folder = Path(args.output_dir, f"_order-{socket.gethostname()}")
+        return cls(folder, args.local_process_index == 0, args.ddp_timeout)
+
+    def __call__(self, scores: np.ndarray, easy: Easy) -> np.ndarray:
+        """As `sort_scores`; from a million rows on the array can only be read."""
+        if len(scores) < _LEAST_ROWS:
+            return sort_scores(scores, easy)
+        file = self.folder / f"{digest(f'{scores.dtype} {easy} ', scores, size=16)}.npy"
+        if self.writes and not file.exists():
+            self._write(file, sort_scores(scores, easy))
+        wait_for_files(self.folder, [file.name], self.timeout)
+        order = read_array(file, _REMEDY, mmap_mode="r").view(np.ndarray)
+        if (order.shape, order.dtype) != (scores.shape, row_type(len(scores))):
+            raise ValueError(
+                f"{file} holds {order.dtype} of shape {order.shape}, and {len(scores):,} rows are to be ordered: it "
+                f"was changed. {_REMEDY}"
+            )
+        return order
+
+    def _write(self, file: Path, order: np.ndarray) -> None:
+        """Writes a file completely or not at all, without a copy of the array."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{secrets.token_hex(4)}.npy")
+        try:
+            np.save(temporary, order)
+            os.replace(temporary, file)
+        finally:
+            temporary.unlink(missing_ok=True)
