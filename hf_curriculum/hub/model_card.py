@@ -124,6 +124,12 @@ def _section(facts: Facts, folder: str) -> str:
     scored = {name: spent[key] for name, key in scored.items() if key in spent}
     cost = {"examples trained on": spent["examples"], **scored}
     cost |= {"optimizer steps": spent["steps"], "seconds": spent["seconds"]}
+    speed = {
+        "examples per second": "examples_per_second",
+        "share of the time that waited for data": "idle",
+        "MFU": "mfu",
+    }
+    cost |= {name: spent[key] for name, key in speed.items() if key in spent}
     return filled(
         "model_card.md",
         summary=_summary(facts),

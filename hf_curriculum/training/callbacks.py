@@ -345,14 +345,16 @@ class PacingCallback(TrainerCallback):
 
 
 @contextmanager
-def paced(trainer: Any) -> Iterator[None]:
-    """A run that a `PacingCallback` follows; it comes after the user's callbacks, whenever those were added."""
+def paced(trainer: Any, speed: TrainerCallback) -> Iterator[None]:
+    """A run that a `PacingCallback` follows; it comes after the user's callbacks, and `speed` before all others."""
     callback = PacingCallback(trainer)
     trainer.add_callback(callback)
+    trainer.callback_handler.callbacks.insert(0, speed)
     try:
         yield
     finally:
         trainer.remove_callback(callback)
+        trainer.remove_callback(speed)
 
 
 def broadcast_decision(plan: Plan, observed: Observed) -> Plan:

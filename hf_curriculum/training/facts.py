@@ -76,6 +76,7 @@ def gather_facts(
             **scoring_cost(trainer),
             "steps": trainer.state.global_step,
             "seconds": round(trainer.trained_seconds, 1),
+            **trainer.speed.of_run(),
         },
         "hardware": _hardware(trainer),
         "versions": {

@@ -83,6 +83,7 @@ def training_report(
             "examples": run["examples"],
             **scored,
             "seconds of training": round(run["seconds"], 1),
+            **({"examples per second": f"{run['examples'] / run['seconds']:.4g}"} if run["seconds"] else {}),
             "validation loss": "–" if run["eval_loss"] is None else f"{run['eval_loss']:.3f}",
         }
     )

@@ -38,8 +38,7 @@ class SpeedLog(TrainerCallback):
       known (`PEAKS`) and the model says what they are (`floating_point_ops`).
 
     Evaluation, saving and decisions do not count. The numbers differ between runs that train on the same, so they are
-    not in `trainer.state.log_history`, but for those of the whole run in its last entry. A run that waits more than a
-    tenth of its time says once what to raise.
+    not in `trainer.state.log_history`. A run that waits more than a tenth of its time says once what to raise.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -47,8 +46,9 @@ class SpeedLog(TrainerCallback):
         self.waited, self.flops = 0.0, 0.0
         self.tokens: torch.Tensor | int = 0
         self._told = False
-        self._peak = peak_of(trainer.args.device)
-        self._first = self._last = self._marks()
+        self._peak: float | None = None
+        self._first: dict[str, float] | None = None
+        self._last: dict[str, float] = {}
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -59,8 +59,19 @@ class SpeedLog(TrainerCallback):
         finally:
             self.waited += time.perf_counter() - start
 
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begins to count."""
+        self.waited, self.flops, self.tokens, self._told = 0.0, 0.0, 0, False
+        self._peak = peak_of(args.device)
+        self._first = self._last = self._marks()
+
     def count(self, inputs: Any) -> None:
-        """Counts the tokens of a batch, on its device."""
+        """Counts the tokens of a batch, on its device, and the model's operations."""
+        own = getattr(self.trainer.accelerator.unwrap_model(self.trainer.model), "floating_point_ops", None)
+        if own is not None and self._peak is not None:
+            self.flops += own(inputs)
         mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
         if isinstance(mask, torch.Tensor):
             self.tokens = self.tokens + mask.detach().sum()
@@ -91,8 +102,8 @@ class SpeedLog(TrainerCallback):
         return {name: float(f"{value:.4g}") for name, value in found.items()}
 
     def of_run(self) -> dict[str, float]:
-        """The numbers of the whole run, from where it was begun or resumed."""
-        return self.numbers(self._first, self._marks())
+        """The numbers of the whole run, from where it was begun or resumed; nothing before it has begun."""
+        return {} if self._first is None else self.numbers(self._first, self._marks())
 
     def on_log(
         self,
@@ -102,8 +113,11 @@ class SpeedLog(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Adds the numbers to an entry with a loss."""
-        if logs is None or "loss" not in logs:
+        """Adds the numbers to an entry with a loss, and those of the run to the last one."""
+        if logs is None or not {"loss", "train_runtime"} & logs.keys():
+            return
+        if "loss" not in logs:
+            logs.update(self.of_run())
             return
         now = self._marks()
         found = self.numbers(self._last, now)
@@ -121,11 +135,3 @@ class SpeedLog(TrainerCallback):
                 workers,
                 "" if workers == 0 else f" or dataloader_prefetch_factor ({args.dataloader_prefetch_factor or 2} now)",
             )
-
-
-def begin_speed_log(trainer: Any) -> SpeedLog:
-    """A new one, before all other callbacks: they show what it adds."""
-    trainer.remove_callback(SpeedLog)
-    speed = SpeedLog(trainer)
-    trainer.callback_handler.callbacks.insert(0, speed)
-    return speed

@@ -84,7 +84,7 @@ from hf_curriculum.training.setup import (
     validate_shared_images,
     validate_without_plan,
 )
-from hf_curriculum.training.speed import SpeedLog, begin_speed_log
+from hf_curriculum.training.speed import SpeedLog
 from hf_curriculum.training.weighting import LossWeights, read_weights, validate_weighting
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         self._resumed_from: str | None = None
         self._reference_compute = 0
         self._draw_log, self._trained_seconds = DrawLog(), 0.0
-        self._speed: SpeedLog | None = None
+        self.speed = SpeedLog(self)
         self._follow_arguments()
         self.eval_dataset = self._without_curriculum_columns(self.eval_dataset)
 
@@ -421,7 +421,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             num_batches = 0  # a run that had ended was resumed: accelerate 1.4 yields None of an empty loader
         elif self.plan.candidates > 1:
             batches = self.selector.read(batches, num_batches)
-        with self._speed.waiting():
+        with self.speed.waiting():
             return super().get_batch_samples(batches, num_batches, device)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
@@ -497,19 +497,8 @@ class CurriculumTrainer(HubMixin, Trainer):
         if rows is not None and self._audit is not None:
             self._audit.add(self.state.global_step, rows)
         self._rows_of_batch = rows
-        if self._speed is not None:  # a test's or a user's own loop may call this alone
-            self._speed.count(inputs)
+        self.speed.count(inputs)
         return super().training_step(model, inputs, num_items_in_batch)
-
-    def floating_point_ops(self, inputs: Any) -> int:
-        """`Trainer.floating_point_ops`, or the model's own where it has one; counted for the speed that is logged."""
-        model = self.accelerator.unwrap_model(self.model)
-        own = getattr(model, "floating_point_ops", None)
-        found = super().floating_point_ops(inputs) if own is None else own(inputs)
-        reads_text = getattr(model, "main_input_name", None) == "input_ids"  # else `Trainer` counts pixels as tokens
-        if self._speed is not None and (own is not None or reads_text):
-            self._speed.flops += found
-        return found
 
     def compute_loss(
         self,
@@ -564,7 +553,6 @@ class CurriculumTrainer(HubMixin, Trainer):
                 logs |= {f"curriculum/{name}": value for name, value in drawn.items()}
             if "loss" in logs or "train_runtime" in logs:
                 self._trained_seconds = round(self._clock.seconds, 3)
-                logs |= {} if "loss" in logs else self._speed.of_run()
             else:
                 logs["seconds"] = round(self._clock.seconds, 3)
         added = logs.keys() - given.keys()
@@ -709,7 +697,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             validate_same_plan(saved["plan"], plan.fingerprint(), resume_from_checkpoint)
             validate_same_data(saved, self._trained_on, resume_from_checkpoint, accept=accept)
             self._plan = resume_plan(saved, plan, resume_from_checkpoint)
-        with only_run_in(self._get_output_dir(kwargs.get("trial")), self.args.process_index), paced(self):
+        with only_run_in(self._get_output_dir(kwargs.get("trial")), self.args.process_index), paced(self, self.speed):
             output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.validate_draws()
         return output
@@ -735,7 +723,6 @@ class CurriculumTrainer(HubMixin, Trainer):
             return trained
         self._clock = TrainingClock(self._seconds_before)
         self._draw_log = DrawLog()
-        self._speed = begin_speed_log(self)
         self._weighting.start(self._resumed_from)
         self._audit = start_audit(self)
         if self._audit is not None:
