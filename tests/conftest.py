@@ -36,7 +36,12 @@ LONGEST = (
     *("recipes/test_simi_cl_real.py", "test_failing_files.py", "scorers/text/test_pos_tagger.py"),
     *("curricula/test_filter_auto.py", "recipes/test_wsod.py", "recipes/test_discl.py", "recipes/test_tonics.py"),
     *("training/test_captioner.py", "training/test_any_trainer.py", "scoring/test_sharded.py"),
-    *("recipes/test_discl_papers.py", "scoring/test_score_on_ray.py", "tasks/captioning/test_caption_metrics.py"),
+    *(
+        "recipes/test_discl_papers.py",
+        "scoring/test_score_on_ray.py",
+        "scoring/test_one_digest.py",
+        "tasks/captioning/test_caption_metrics.py",
+    ),
     *(
         "tasks/captioning/test_caption_java.py",
         "test_wheel.py",

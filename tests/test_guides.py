@@ -76,7 +76,8 @@ def test_there_is_a_guide_for_every_task():
         "README", "a_billion_pairs", "align_images_and_nouns", "any_trainer", "captioner_on_regions",
         "choose_while_training", "compare", "detect_from_captions", "hand_over_the_order",
         "read_the_report", "synthetic_to_real",
-        "reproduce_the_papers", "sampler", "scale", "score_my_data", "train_with_a_curriculum", "vision_language",
+        "reproduce_the_papers", "sampler", "scale", "score_my_data", "speed",
+        "train_with_a_curriculum", "vision_language",
         "write_your_own",
     }  # fmt: skip
 

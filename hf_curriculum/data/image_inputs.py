@@ -480,7 +480,7 @@ def _all_finite(features: torch.Tensor) -> bool:
 def _distinct_ids(dataset: Dataset, rows: np.ndarray | None) -> list[str]:
     """The `image_id` of a data set's images, or of those of some rows."""
     column = read_column(dataset, IMAGE_ID)
-    return (column if rows is None else column.take(pa.array(rows))).unique().to_pylist()
+    return (column if rows is None else column.take(pa.array(np.asarray(rows)))).unique().to_pylist()
 
 
 def _not_in(store: Mapping[str, Any], ids: list[str]) -> dict[str, list[str]]:

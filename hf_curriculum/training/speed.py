@@ -113,11 +113,8 @@ class SpeedLog(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Adds the numbers to an entry with a loss, and those of the run to the last one."""
-        if logs is None or not {"loss", "train_runtime"} & logs.keys():
-            return
-        if "loss" not in logs:
-            logs.update(self.of_run())
+        """Adds the numbers to an entry with a loss."""
+        if logs is None or "loss" not in logs:
             return
         now = self._marks()
         found = self.numbers(self._last, now)

@@ -1,6 +1,6 @@
 """A captioner trained on a crawl in buckets, which lie on a disk or in object storage.
 
-    accelerate launch recipes/examples/crawl.py --train_dataset s3://me/buckets --output_dir run --max_steps 500000
+    accelerate launch recipes/examples/crawl.py --train_dataset s3://crawls/buckets --output_dir run --max_steps 500000
 
 `hf-curriculum score --in-place` and `hf-curriculum bucket` make the buckets. Run it again after a kill: it goes on.
 """

@@ -525,5 +525,6 @@ def test_what_was_scored_while_training_is_in_the_card(tmp_path, rule):
 
 
 def test_the_card_of_a_run_that_scores_nothing_is_as_it_was(facts):
-    assert list(facts["cost"]) == ["examples", "steps", "seconds"]
+    assert list(facts["cost"]) == ["examples", "steps", "seconds", "examples_per_second", "idle"]
+    assert "examples per second" in render_model_card(facts)
     assert "compute" not in render_model_card(facts)

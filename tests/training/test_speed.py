@@ -93,7 +93,6 @@ def test_a_log_says_how_fast_the_run_is(tmp_path, monkeypatch):
         assert entry["mfu"] == pytest.approx(1000 * entry["examples_per_second"] / 1e6, rel=1e-2)
     # what differs between equal runs is not in the state
     names = {"examples_per_second", "idle", "tokens_per_second", "mfu"}
-    assert names <= logs[-1].keys()
     assert not any(names & entry.keys() for entry in trainer.state.log_history)
     assert trainer.speed.of_run()["examples_per_second"] > 0
     assert not any(isinstance(one, speed.SpeedLog) for one in trainer.callback_handler.callbacks)
