@@ -17,6 +17,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -324,15 +325,21 @@ def lock_file(path: str | Path) -> Iterator[str | None]:
 
 
 @contextmanager
-def sole_writer(target: str | Path, lock: str | Path) -> Iterator[bool]:
-    """Something that this process alone writes."""
-    with lock_file(lock) as holder:
-        if holder:
-            raise RuntimeError(
-                f"Another process writes {target} ({holder}): of what two write at once one part is lost, or both are "
-                "mixed. Wait for it or end it, or name another place."
-            )
-        yield holder is not None
+def sole_writer(target: str | Path, lock: str | Path, patience: float = 0) -> Iterator[bool]:
+    """Something that this process alone writes; another one that does so too is waited for `patience` seconds."""
+    end = time.monotonic() + patience
+    while True:
+        with lock_file(lock) as holder:
+            if not holder:
+                yield holder is not None
+                return
+        if time.monotonic() >= end:
+            break
+        time.sleep(0.1)
+    raise RuntimeError(
+        f"Another process writes {target} ({holder}): of what two write at once one part is lost, or both are mixed. "
+        "Wait for it or end it, or name another place."
+    )
 
 
 @contextmanager

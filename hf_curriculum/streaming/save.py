@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from hf_curriculum.config import kind_of, lock_file, recover_folder, take_place
+from hf_curriculum.config import kind_of, recover_folder, sole_writer, take_place
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
@@ -93,30 +92,30 @@ def save_bucketed(
     if format == "webdataset":
         validate_features(dataset.features)
     target = Path(path).absolute()
-    prepare_target(target, overwrite)
-    scores = read_scores(dataset, score_column)
-    easy = resolve_easy(dataset, score_column, easy)
-    ranking = rank_scores(scores, easy, unscored=unscored, score_column=score_column)
-    buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
-    source = _Rows(dataset, ranking, buckets)
-    spans = [range(start, min(stop, ranking.num_scored)) for start, stop in buckets.slices()]
-    cuts = Cuts(
-        score_column=score_column,
-        easy=easy,
-        cut=buckets.cut,
-        thresholds=buckets.thresholds,
-        num_scored=ranking.num_scored,
-        num_unscored=ranking.num_unscored,
-        unscored=unscored,
-        quantiles=[[ranking.score_at(at) for at in quantile_positions(span.start, span.stop)] for span in spans],
-    )
-    layout = layout_of(buckets.sizes, format, seed, shard_size or SHARD_ROWS, num_shards)
-    run = Bucketing(source, layout, unfinished(target), format)
-    with removed_on_error(run.work):
-        open_work(run.work, run_identity(run, cuts, {"data": dataset._fingerprint}))
-        run.run()
-        index = index_of(run, cuts)
-        return finish(run, index, write_card(index, split, dataset), target, scores=dataset)
+    with writing(target):
+        prepare_target(target, overwrite)
+        scores = read_scores(dataset, score_column)
+        easy = resolve_easy(dataset, score_column, easy)
+        ranking = rank_scores(scores, easy, unscored=unscored, score_column=score_column)
+        buckets = cut_buckets(ranking, num_buckets, cut, thresholds=thresholds)
+        source = _Rows(dataset, ranking, buckets)
+        spans = [range(start, min(stop, ranking.num_scored)) for start, stop in buckets.slices()]
+        cuts = Cuts(
+            score_column=score_column,
+            easy=easy,
+            cut=buckets.cut,
+            thresholds=buckets.thresholds,
+            num_scored=ranking.num_scored,
+            num_unscored=ranking.num_unscored,
+            unscored=unscored,
+            quantiles=[[ranking.score_at(at) for at in quantile_positions(span.start, span.stop)] for span in spans],
+        )
+        layout = layout_of(buckets.sizes, format, seed, shard_size or SHARD_ROWS, num_shards)
+        run = Bucketing(source, layout, unfinished(target), format)
+        with removed_on_error(run.work):
+            open_work(run.work, run_identity(run, cuts, {"data": dataset._fingerprint}))
+            run.run()
+            return finish(run, cuts, split, target, dataset)
 
 
 @dataclass(frozen=True)
@@ -176,35 +175,32 @@ def unfinished(target: Path) -> Path:
     return target.with_name(f".{target.name}.unfinished")
 
 
+def writing(target: Path, patience: float = 0) -> AbstractContextManager[bool]:
+    """`sole_writer` of a folder of buckets."""
+    return sole_writer(target, target.with_name(f".{target.name}.lock"), patience)
+
+
 def prepare_target(target: Path, overwrite: bool) -> None:
     """Checks that buckets may be written there, and tidies what an interrupted replacement has left."""
-    with _lock(target):
-        recover_folder(target)
-        _validate_target(target, overwrite)
+    recover_folder(target)
+    _validate_target(target, overwrite)
 
 
-def finish(run: Bucketing, index: BucketIndex, card: str, target: Path, scores: Dataset | None = None) -> BucketIndex:
-    """Gives the folder of all shards its name; of several processes the first one does."""
-    with _lock(target):
-        if (out := run.work / OUT).is_dir():
-            if scores is not None and read_provenance(scores):
-                write_provenance(scores, out)
-            (out / "README.md").write_text(card, encoding="utf-8")
-            index.write(out)
-            take_place(target, out)
-            shutil.rmtree(run.work)
+def finish(run: Bucketing, cuts: Cuts, split: str, target: Path, scores: Dataset | None = None) -> BucketIndex:
+    """Gives the folder of all shards its name, unless another process of the same run was first."""
+    out = run.work / OUT
+    if not out.is_dir():
+        with suppress(OSError):
+            run.work.rmdir()
+        return BucketIndex.read(target)
+    index = index_of(run, cuts)
+    if scores is not None and read_provenance(scores):
+        write_provenance(scores, out)
+    (out / "README.md").write_text(write_card(index, split, scores), encoding="utf-8")
+    index.write(out)
+    take_place(target, out)
+    shutil.rmtree(run.work)
     return index
-
-
-@contextmanager
-def _lock(target: Path) -> Iterator[None]:
-    """One process at a time, for a moment."""
-    while True:
-        with lock_file(target.with_name(f".{target.name}.lock")) as holder:
-            if not holder:
-                yield
-                return
-        time.sleep(0.1)
 
 
 @contextmanager

@@ -24,17 +24,17 @@ from hf_curriculum.streaming.save import (
     SHARD_ROWS,
     Cuts,
     finish,
-    index_of,
     layout_of,
     prepare_target,
     run_identity,
     unfinished,
-    write_card,
+    writing,
 )
 from hf_curriculum.streaming.score_counts import KeyCuts, ScoreCounts, cut_keys, order_keys
 from hf_curriculum.streaming.shards import validate_features
 
 _SHARD_BYTES = 1 << 28  # of a shard where its rows are not named: 256 MB
+_PATIENCE = 60  # seconds that one process of a run waits for another that begins or ends
 
 
 def bucket_shards(
@@ -103,7 +103,8 @@ def bucket_shards(
     if workers < 1 or (shard_size is not None and shard_size < 1):
         raise ValueError(f"workers={workers} and shard_size={shard_size} were given; at least 1 of each is needed.")
     target = Path(path).absolute()
-    prepare_target(target, overwrite)
+    with writing(target, _PATIENCE):
+        prepare_target(target, overwrite)
     made = {name: ScoreProvenance(**each) for name, each in read_manifest(scores)["scores"].items()}
     column = score_column or next(iter(made))
     validate_choice("score_column", column, tuple(made))
@@ -120,10 +121,12 @@ def bucket_shards(
         average = sum(shard.bytes for shard in shards) // max(1, chosen.counts.rows)
         shard_size = max(1, min(SHARD_ROWS, _SHARD_BYTES // max(1, average)))
     run = Bucketing(crawl, layout_of(sizes, format, seed, shard_size), unfinished(target), format)
-    open_work(run.work, run_identity(run, cuts, {"scores": chosen.digest, "keep": list(features)}))
+    with writing(target, _PATIENCE):  # meanwhile another process may have been done
+        prepare_target(target, overwrite)
+        open_work(run.work, run_identity(run, cuts, {"scores": chosen.digest, "keep": list(features)}))
     run.run(workers)
-    index = index_of(run, cuts)
-    return finish(run, index, write_card(index, split), target)
+    with writing(target, _PATIENCE):
+        return finish(run, cuts, split, target)
 
 
 def _same_shards(shards: list[SourceShard], scores: str | Path) -> list[SourceShard]:
