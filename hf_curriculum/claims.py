@@ -88,8 +88,10 @@ class Claims:
                 with suppress(FileNotFoundError):  # of several that see it dead one moves it away
                     os.replace(file, grave)
                     grave.unlink()
-            except FileNotFoundError:  # who was last has removed the folder
-                self.folder.mkdir(parents=True, exist_ok=True)
+            except FileNotFoundError:  # who was last has removed the folder, and maybe all that it was in
+                if not self.folder.parent.is_dir():
+                    return False
+                self.folder.mkdir(exist_ok=True)
             else:
                 with os.fdopen(number, "w", encoding="utf-8") as stream:
                     facts = {"name": name, "owner": self.owner, "host": platform.node(), "pid": os.getpid()}

@@ -160,19 +160,24 @@ class Bucketing:
         while left:
             busy = []
             for number in left:
-                if result(number).exists():
-                    pass
-                elif not claims.take(f"{verb} {number}"):
-                    busy.append(number)
-                    continue
-                else:
-                    if not result(number).exists():
+                if not result(number).exists():
+                    if self.is_finished:
+                        return
+                    if not claims.take(f"{verb} {number}"):
+                        busy.append(number)
+                        continue
+                    if not (result(number).exists() or self.is_finished):
                         make(number)
                     claims.give_back(f"{verb} {number}")
                 bar.update(1)
             if left := busy:
                 time.sleep(_POLL)
         bar.update(before + count - bar.n)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether another process has given the folder its name already, and deleted the work."""
+        return not (self.work / OUT).is_dir()
 
     # ---- A piece: read once, sorted by shard ----
 
