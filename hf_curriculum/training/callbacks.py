@@ -355,6 +355,8 @@ def paced(trainer: Any, speed: TrainerCallback) -> Iterator[None]:
     finally:
         trainer.remove_callback(callback)
         trainer.remove_callback(speed)
+        if trainer._reader is not None and not trainer.args.dataloader_persistent_workers:
+            trainer._reader.close()  # workers that a user asked for stay, as `Trainer`'s do
 
 
 def broadcast_decision(plan: Plan, observed: Observed) -> Plan:

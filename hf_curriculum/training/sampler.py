@@ -325,3 +325,10 @@ class RoundReader:
                 "for a replaced sampler or data loader."
             )
         self.iterator, self.decisions = iter(self.loader), len(plan.log)
+
+    def close(self) -> None:
+        """Ends the workers that the loader keeps for a next round: its iterator goes, and with it they do."""
+        self.iterator = iter(())
+        for loader in (self.loader, getattr(self.loader, "base_dataloader", None)):  # accelerate's, and the one in it
+            if getattr(loader, "_iterator", None) is not None:
+                loader._iterator = None
