@@ -113,7 +113,12 @@ _Keep = Annotated[
     typer.Option(help="With --in-place: keep this column with the scores (`uid`, `url`, `caption`). May be repeated."),
 ]
 _Status = Annotated[bool, typer.Option("--status", help="Say how far OUTPUT is that is scored in place, and end.")]
-_NumProc = Annotated[int | None, typer.Option(help="Worker processes, of each launched process.")]
+_NumProc = Annotated[
+    int | None, typer.Option(help="Worker processes, of each launched process, each with its own model.")
+]
+_NumWorkers = Annotated[
+    int, typer.Option(help="Processes that open and prepare images for one model while it computes.", min=0)
+]
 _Rank = Annotated[int | None, typer.Option(help="Which of --ranks processes this is, from 0, without a launcher.")]
 _Ranks = Annotated[int | None, typer.Option(help="How many processes there are.")]
 _PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
@@ -143,6 +148,7 @@ def score_command(
     download: _Download = False,
     objects: _Objects = None,
     num_proc: _NumProc = None,
+    num_workers: _NumWorkers = 0,
     batch_size: Annotated[int, typer.Option(help="Rows per call of a scorer.")] = 1000,
     part_rows: _PartRows = 10_000,
     parts: _Parts = None,
@@ -186,6 +192,7 @@ def score_command(
     if output is not None:
         validate_splits(data, output)
     options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
+    options["num_workers"] = num_workers
     options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
     if (scored := _score(data, scorers, folder, options)) is None:
         note(f"process {rank} of {world_size}: its share is done")
@@ -196,7 +203,7 @@ def score_command(
 
 
 _IN_PLACE = (
-    *("source", "output", "scorer", "model", "part", "turns", "column", "num_proc", "batch_size"),
+    *("source", "output", "scorer", "model", "part", "turns", "column", "num_proc", "num_workers", "batch_size"),
     *("rank", "ranks", "as_json"),
 )
 """Options that go with `--in-place`."""
@@ -221,6 +228,7 @@ def _score_in_place(ctx: typer.Context, read: Mapping[str, str | None], as_json:
     else:
         options = {"columns": column_mapping(given["column"]), "keep": given["keep"] or ()}
         options |= {"num_proc": given["num_proc"] or 1, "rank": given["rank"], "world_size": given["ranks"]}
+        options["num_workers"] = given["num_workers"]
         if str(ctx.get_parameter_source("batch_size")).endswith("COMMANDLINE"):
             options["batch_size"] = given["batch_size"]
         found = score_shards(given["source"], _scorers_from(given["scorer"], read), given["output"], **options)

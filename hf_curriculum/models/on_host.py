@@ -66,7 +66,7 @@ def _is_on_host(values: torch.Tensor) -> bool:
     return values.device.type == "cpu"
 
 
-def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An array as a tensor on a device, which copies it when it comes to it."""
-    found = torch.from_numpy(values)
+def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """An array or tensor of the host as a tensor on a device, which copies it when it comes to it."""
+    found = values if isinstance(values, torch.Tensor) else torch.from_numpy(values)
     return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)

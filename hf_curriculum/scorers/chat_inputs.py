@@ -9,7 +9,7 @@ import numpy as np
 
 from hf_curriculum.config import digest
 from hf_curriculum.data.conversations import Message, Turns, read_messages
-from hf_curriculum.scorers.pretrained import load_model, load_pretrained
+from hf_curriculum.scorers.pretrained import Precision, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded, reduced_losses, validate_causal
 
 if TYPE_CHECKING:
@@ -169,7 +169,13 @@ class ChatModel:
 
     @classmethod
     def load(
-        cls, name: str, revision: str | None, processor: str | None, max_length: int | None, device: torch.device
+        cls,
+        name: str,
+        revision: str | None,
+        processor: str | None,
+        max_length: int | None,
+        device: torch.device,
+        dtype: Precision = "float32",
     ) -> ChatModel:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -177,7 +183,7 @@ class ChatModel:
         config = load_pretrained(AutoConfig, name, revision)
         parts = ChatParts.load(config, where, at)
         auto_class = AutoModelForCausalLM if parts.processor is None else AutoModelForImageTextToText
-        return cls(load_model(auto_class, name, revision).to(device), parts, name, max_length)
+        return cls(load_model(auto_class, name, revision, dtype=dtype).to(device), parts, name, max_length)
 
     def _placeholders(self) -> list[int]:
         """Tokens that stand for an image in a text."""
@@ -330,27 +336,28 @@ class ChatModel:
             inputs |= {"token_type_ids": types, "labels": ids.masked_fill(types == 0, -100)}
         return inputs
 
-    def losses(self, inputs: dict[str, Any], marks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """−Σ log p of the marked tokens of each row, and how many these are, float64 and int64 (rows,)."""
+    def losses(self, inputs: dict[str, Any], marks: np.ndarray) -> torch.Tensor:
+        """−Σ log p of the marked tokens of each row, float64 (rows,), on the model's device."""
         import torch
 
         from hf_curriculum.models.captioner import reads
+        from hf_curriculum.models.on_host import to_device
 
         model, device = self.model, self.model.device
         if self.kind == "blip-2" and "pixel_values" not in inputs:
             model = model.language_model
-        inputs = {name: value.to(device) for name, value in inputs.items()}
+        inputs = {name: to_device(value, device) for name, value in inputs.items()}
+        inputs |= {name: value.to(model.dtype) for name, value in inputs.items() if value.is_floating_point()}
         scored, targets = torch.from_numpy(marks[:, 1:] > 0), inputs["input_ids"][:, 1:]  # (rows, tokens - 1)
         kept = slice(None, -1)
         options: dict[str, Any] = {}
         if "labels" not in inputs and reads(model, "logits_to_keep"):
             needed = scored.any(0).nonzero()[:, 0]  # logits of a prompt and its images would fill the memory
-            options = {"logits_to_keep": needed.to(device)}
-            scored, targets, kept = scored[:, needed], targets[:, needed.to(device)], slice(None)
+            options = {"logits_to_keep": to_device(needed, device)}
+            scored, targets, kept = scored[:, needed], targets[:, options["logits_to_keep"]], slice(None)
         with torch.inference_mode():
             logits = model(**inputs, **options).logits[:, kept]  # (rows, positions, vocabulary)
-            total = reduced_losses(logits, targets, scored.long(), "sum")
-        return total, scored.sum(1).numpy()
+            return reduced_losses(logits, targets, to_device(scored.long(), device), "sum")
 
 
 def expanded(row: Encoded, places: np.ndarray, found: np.ndarray) -> np.ndarray:

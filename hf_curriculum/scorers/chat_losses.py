@@ -11,10 +11,13 @@ from xxhash import xxh3_128_intdigest
 
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.conversations import ConversationError, Turns, is_conversation
+from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.scorers.chat_inputs import Chat, ChatModel, Encoded, UnscorableError, read_chat
-from hf_curriculum.scorers.visual.images import ImageOpener
+from hf_curriculum.scorers.pretrained import to_host
+from hf_curriculum.scorers.visual.images import open_image, read_ahead
 
 if TYPE_CHECKING:
+    import torch
     from PIL import Image
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -161,50 +164,69 @@ class ChatPasses:
         """Losses of all rows; the longest first, for a batch that does not fit into memory to fail at once."""
         losses = ResponseLosses(np.zeros(self.rows), np.zeros(self.rows))
         failed: dict[int, str] = {}
+        batches: list[list[_Item]] = []
         for with_images in (True, False):
             chosen = [item for item in items if bool(item.images) == with_images]
             chosen.sort(key=lambda item: (-len(item.images), -len(item.encoded.ids)))
-            for start in range(0, len(chosen), self.scorer.batch_size):
-                opened = [self._opened(item, failed, keep) for item in chosen[start : start + self.scorer.batch_size]]
-                self._run_batch([item for item in opened if item is not None], losses, failed)
+            size = self.scorer.batch_size
+            batches += [chosen[start : start + size] for start in range(0, len(chosen), size)]
+        rows: list[int] = []
+        totals: list[torch.Tensor] = []  # on the device: each copy from there would wait for it
+        for ready in read_ahead(self.scorer, batches, lambda items: _ready(self.loaded, items)):
+            failed |= ready.failed
+            self.seen |= ready.seen if keep else {}
+            for own, inputs, marks in ready.batches:
+                rows += own
+                totals.append(self.loaded.losses(inputs, marks))
+                np.add.at(losses.tokens, own, (marks[:, 1:] > 0).sum(1))
+        if rows:
+            np.add.at(losses.total, rows, np.nan_to_num(to_host(totals)))
         self.failed |= failed
         unscored = np.isin(np.arange(self.rows), list(failed)) | (losses.tokens == 0)
         losses.total[unscored] = losses.tokens[unscored] = np.nan
         return losses
 
-    def _opened(self, item: _Item, failed: dict[int, str], keep: bool) -> _Item | None:
-        """The item with its images decoded, None where one cannot be; their digests where they are the row's own."""
-        opener = ImageOpener()
-        images = [image for image in map(opener, item.images) if image is not None]
-        if opener.failed:
-            failed[item.row] = opener.failed[0]
-            return None
-        if keep:
-            self.seen[item.row] = {image_digest(image) for image in images}
-        return item._replace(images=images)
 
-    def _run_batch(self, items: list[_Item], losses: ResponseLosses, failed: dict[int, str]) -> None:
-        """Adds the losses of a batch; rows that the processor or the mapping refuses are left out, with the reason."""
-        while items:
-            try:
-                inputs, marks, wrong = self.loaded.prepare(
-                    [item.encoded for item in items], [item.images for item in items]
-                )
-            except ValueError as error:  # of a processor, which does not say which row it is about
-                if len(items) == 1:
-                    failed[items[0].row] = " ".join(str(error).split())
-                    return
-                for item in items:
-                    self._run_batch([item], losses, failed)
+class _Ready(NamedTuple):
+    """What a model reads of some texts: rows, inputs and marks of batches; digests of rows' images; why rows fail."""
+
+    batches: list[tuple[list[int], dict[str, Any], np.ndarray]]
+    seen: dict[int, set[int]]
+    failed: dict[int, str]
+
+
+def _ready(loaded: ChatModel, items: Sequence[_Item]) -> _Ready:
+    """Opens the images of texts and prepares them; rows that cannot be read are left out, with the reason."""
+    ready, opened = _Ready([], {}, {}), []
+    for item in items:
+        try:
+            images = [open_image(stored) for stored in item.images]
+        except UnreadableImageError as error:
+            ready.failed[item.row] = str(error)
+            continue
+        ready.seen[item.row] = {image_digest(image) for image in images}
+        opened.append(item._replace(images=images))
+    _prepare(loaded, opened, ready)
+    return ready
+
+
+def _prepare(loaded: ChatModel, items: list[_Item], ready: _Ready) -> None:
+    """Adds the inputs of texts, in one batch unless the processor refuses one of them."""
+    while items:
+        try:
+            inputs, marks, wrong = loaded.prepare([item.encoded for item in items], [item.images for item in items])
+        except ValueError as error:  # of a processor, which does not say which row it is about
+            if len(items) == 1:
+                ready.failed[items[0].row] = " ".join(str(error).split())
                 return
-            failed |= {items[number].row: reason for number, reason in wrong.items()}
-            if not wrong:
-                total, tokens = self.loaded.losses(inputs, marks)
-                rows = [item.row for item in items]
-                np.add.at(losses.total, rows, np.nan_to_num(total))
-                np.add.at(losses.tokens, rows, tokens)
-                return
-            items = [item for number, item in enumerate(items) if number not in wrong]
+            for item in items:
+                _prepare(loaded, [item], ready)
+            return
+        ready.failed.update({items[number].row: reason for number, reason in wrong.items()})
+        if not wrong:
+            ready.batches.append(([item.row for item in items], inputs, marks))
+            return
+        items = [item for number, item in enumerate(items) if number not in wrong]
 
 
 def _validate_cell(cell: Any, column: str | None, row: int) -> None:

@@ -20,6 +20,7 @@ from hf_curriculum.provenance import read_column, validate_choice
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scorers.chat_losses import ChatPasses, image_digest
 from hf_curriculum.scorers.model_loss import LoadedCaptioner, ModelLoss
+from hf_curriculum.scorers.pretrained import Precision
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,7 @@ class Grounding(ModelLoss):
         seed: of the draw.
         max_length: as in `ModelLoss`.
         batch_size: pairs that run through the model at once.
+        dtype: as in `ModelLoss`.
         revision: of a repository.
         image_column: where the images are.
         caption_column: where the captions are.
@@ -96,6 +98,7 @@ class Grounding(ModelLoss):
         seed: int = 0,
         max_length: int | None = None,
         batch_size: int = 32,
+        dtype: Precision = "float32",
         revision: str | None = None,
         image_column: str | None = None,
         caption_column: str | None = None,
@@ -115,6 +118,7 @@ class Grounding(ModelLoss):
             reduction,
             max_length=max_length,
             batch_size=batch_size,
+            dtype=dtype,
             revision=revision,
             image_column=image_column,
             caption_column=caption_column,
@@ -249,16 +253,20 @@ class Grounding(ModelLoss):
 
     def run(
         self, loaded: LoadedCaptioner, tokens: list[list[int]], images: list[dict[str, torch.Tensor]]
-    ) -> np.ndarray:
+    ) -> torch.Tensor:
         """Differences of pairs, float64 (pairs,)."""
+        import torch
+
         allowed = _other_than_own(images, loaded.others)  # (pairs, k + 1)
         chosen = allowed & (allowed.cumsum(axis=1) <= self.k)
-        total = np.zeros(len(images))
+        own = super().run(loaded, tokens, images)
+        total = torch.zeros_like(own)
         for number, other in enumerate(loaded.others):
             pairs = np.flatnonzero(chosen[:, number]).tolist()
             if pairs:
-                total[pairs] += super().run(loaded, [tokens[pair] for pair in pairs], [other] * len(pairs))
-        return total / chosen.sum(axis=1) - super().run(loaded, tokens, images)
+                lost = super().run(loaded, [tokens[pair] for pair in pairs], [other] * len(pairs))
+                total.index_add_(0, torch.tensor(pairs, device=total.device), lost)
+        return total / torch.tensor(chosen.sum(axis=1), device=total.device) - own
 
 
 def _encoded(stored: Any) -> np.ndarray | None:

@@ -13,13 +13,14 @@ import numpy as np
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
 from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.conversations import Turns
+from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.fingerprint import read_trained_on
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scorers.chat_inputs import ChatModel, ChatParts, reads_chats
 from hf_curriculum.scorers.chat_losses import ChatPasses
-from hf_curriculum.scorers.pretrained import PairScorer, load_model, load_pretrained
+from hf_curriculum.scorers.pretrained import PairScorer, Precision, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded, reduced_losses
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from hf_curriculum.data.image_inputs import PixelInputs, RegionInputs
-    from hf_curriculum.scorers.visual.images import ImageOpener
 
 
 _OF_CHATS = ("prompt_column", "prompt", "turns")
@@ -74,6 +74,7 @@ class ModelLoss(PairScorer):
             for, which is the default of a chat model; 50 is that of a captioner. Longer captions are truncated,
             counted in `num_truncated` and reported. A longer conversation has no score: a part of it is another one.
         batch_size: captions or conversations that run through the model at once.
+        dtype: "float32", "float16" or "bfloat16"; of log-probabilities the sums are float64.
         revision: of a repository.
         image_column: where the images are: "images", a list of them in each row, for a chat model, which takes a
             column of single images too; "image" for a captioner.
@@ -129,6 +130,7 @@ class ModelLoss(PairScorer):
         *,
         max_length: int | None = None,
         batch_size: int = 32,
+        dtype: Precision = "float32",
         revision: str | None = None,
         image_column: str | None = None,
         caption_column: str | None = None,
@@ -151,7 +153,7 @@ class ModelLoss(PairScorer):
         self.reads_chats = config is not None and reads_chats(config)
         if self.reads_chats:
             images, captions = (image_column or IMAGES), (caption_column or MESSAGES)
-        super().__init__(model, revision, batch_size, images, captions, name, easy)
+        super().__init__(model, revision, batch_size, images, captions, name, easy, dtype=dtype)
         self.reduction = reduction
         self.processor: str | None = None if processor is None else str(processor)
         self.prompt_column, self.prompt, self.turns = prompt_column, prompt, turns
@@ -193,7 +195,7 @@ class ModelLoss(PairScorer):
     def load(self, device: torch.device) -> Any:
         """A `ChatModel`, or a `LoadedCaptioner`."""
         if self.reads_chats:
-            return ChatModel.load(self.model, self.revision, self.processor, self.max_length, device)
+            return ChatModel.load(self.model, self.revision, self.processor, self.max_length, device, self.dtype)
         return self._load_captioner(device)
 
     def _load_captioner(self, device: torch.device) -> LoadedCaptioner:
@@ -205,7 +207,7 @@ class ModelLoss(PairScorer):
         tokenizer = load_pretrained(AutoTokenizer, where, revision)
         kind = load_pretrained(AutoConfig, self.model, self.revision).model_type
         cls = VisionEncoderDecoderModel if kind == "vision-encoder-decoder" else AutoModelForImageTextToText
-        model = load_model(cls, self.model, self.revision).to(device)
+        model = load_model(cls, self.model, self.revision, dtype=self.dtype).to(device)
         self._validate_kind(model)
         text = model.config.get_text_config(decoder=True)
         positions = getattr(text, "max_position_embeddings", None) or self.max_length
@@ -282,16 +284,15 @@ class ModelLoss(PairScorer):
         """Scores of a batch of conversations, float64 (rows,)."""
         return passes.own().reduced(self.reduction)
 
-    def read(self, stored: Any, loaded: LoadedCaptioner, opener: ImageOpener) -> dict[str, torch.Tensor] | None:
+    def read(self, stored: Any, loaded: LoadedCaptioner) -> dict[str, torch.Tensor]:
         from hf_curriculum.data.image_inputs import MissingFeaturesError
 
         if self.regions is None:
-            return super().read(stored, loaded, opener)
+            return super().read(stored, loaded)
         try:
             return loaded.inputs.read({IMAGE_ID: stored})
         except MissingFeaturesError as error:
-            opener.failed.append(str(error))
-            return None
+            raise UnreadableImageError(str(error)) from error
 
     def pixels(self, image: Image.Image, loaded: LoadedCaptioner) -> dict[str, torch.Tensor]:
         return loaded.inputs.read({self.image_column: image})
@@ -303,16 +304,17 @@ class ModelLoss(PairScorer):
 
     def run(
         self, loaded: LoadedCaptioner, tokens: list[list[int]], images: list[dict[str, torch.Tensor]]
-    ) -> np.ndarray:
+    ) -> torch.Tensor:
         """Losses of pairs, float64 (pairs,); an image of several pairs is the same object, and encoded once."""
         import torch
 
         from hf_curriculum.data.image_inputs import images_for
+        from hf_curriculum.models.on_host import to_device
 
         model, distinct = loaded.model, {id(image): image for image in images}
         index = {key: number for number, key in enumerate(distinct)}
-        ids, mask = (values.to(model.device) for values in padded(tokens))  # (pairs, tokens)
-        which = torch.tensor([index[id(image)] for image in images], device=model.device)  # (pairs,)
+        ids, mask = (to_device(values, model.device) for values in padded(tokens))  # (pairs, tokens)
+        which = to_device(torch.tensor([index[id(image)] for image in images]), model.device)  # (pairs,)
         seen = images_for(loaded.inputs.stack(list(distinct.values())), next(model.parameters()))
         with torch.inference_mode():
             if model.config.is_encoder_decoder:

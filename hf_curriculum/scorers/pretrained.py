@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.conversations import Part, Turns
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scorers.visual.images import ImageOpener, batches_of_one_size, distinct_images
+from hf_curriculum.scorers.visual.images import batches_of_one_size, open_image, read_images
+
+if TYPE_CHECKING:
+    import torch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+Precision = Literal["float32", "float16", "bfloat16"]
+"""The type of a model's weights, and of what it computes."""
 _WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 
@@ -33,12 +40,19 @@ def load_pretrained(auto_class: Any, name: str, revision: str | None = None, **o
         ) from error
 
 
-def load_model(auto_class: Any, name: str, revision: str | None = None, allowed: tuple[str, ...] = ()) -> Any:
-    """A model in float32 and evaluation mode; a `ValueError` if it lacks weights that do not begin with `allowed`."""
+def load_model(
+    auto_class: Any,
+    name: str,
+    revision: str | None = None,
+    allowed: tuple[str, ...] = (),
+    dtype: Precision = "float32",
+) -> Any:
+    """A model in evaluation mode; a `ValueError` if it lacks weights that do not begin with `allowed`."""
     import torch
 
     one_thread_in_workers()
-    model, report = load_pretrained(auto_class, name, revision, output_loading_info=True, dtype=torch.float32)
+    options = {"output_loading_info": True, "dtype": getattr(torch, dtype)}
+    model, report = load_pretrained(auto_class, name, revision, **options)
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(allowed))
     if missing:
         raise ValueError(
@@ -74,13 +88,20 @@ def report_truncated(scorer: Scorer, truncated: int, of: int, limit: int) -> Non
         logger.warning(message, scorer.name, truncated, of, limit, limit)
 
 
+def to_host(parts: list[torch.Tensor]) -> np.ndarray:
+    """Scores of several batches, (rows,) each, in one copy from their device, float64."""
+    import torch
+
+    return torch.cat([part.detach() for part in parts]).cpu().double().numpy()
+
+
 class PairScorer(Scorer):
     """A score of pairs by a model that reads image and caption; an image is opened once for all its captions.
 
-    A subclass's `load` returns an object with a `tokenizer`,
-    the `limit` of tokens, and the `prefix` of each caption. It defines `pixels(image, loaded)`: an RGB image as the
-    model reads it, (3, height, width), or a string that says why it cannot; and `run(loaded, tokens, images)`: the
-    scores of pairs whose images have one size, (pairs,). The first of its `columns` has the images.
+    A subclass's `load` returns an object with a `tokenizer`, the `limit` of tokens, and the `prefix` of each caption.
+    It defines `pixels(image, loaded)`: an RGB image as the model reads it, (3, height, width), or an
+    `UnreadableImageError`; and `run(loaded, tokens, images)`: the scores of pairs whose images have one size, a tensor
+    (pairs,) on the model's device. The first of its `columns` has the images.
     """
 
     group_by: str = IMAGE_ID
@@ -98,8 +119,11 @@ class PairScorer(Scorer):
         easy: Literal["low", "high"],
         part: Part = "assistant",
         turns: Turns = "all",
+        dtype: Precision = "float32",
     ) -> None:
         at_least(type(self).__name__, batch_size=(batch_size, 1))
+        validate_choice("dtype", dtype, get_args(Precision))
+        self.dtype = dtype
         self.model: str = str(model)
         self.revision: str | None = folder_digest(self.model) if revision is None else revision
         self.batch_size = batch_size
@@ -119,29 +143,21 @@ class PairScorer(Scorer):
         scores = np.full(len(mask), np.nan)
         if not captions:
             return scores
-        loaded, opener = self.loaded(rank), ImageOpener()
+        loaded = self.loaded(rank)
         tokens = dict(zip(np.flatnonzero(mask).tolist(), self._tokens(captions, loaded), strict=True))
-
-        def readable_images() -> Any:
-            for stored, rows in distinct_images(batch, self.columns[0], mask):
-                image = self.read(stored, loaded, opener)
-                if image is not None:
-                    yield image, rows
-
-        for pairs in batches_of_one_size(readable_images(), self.batch_size, self.shape_of):
-            rows = [row for row, _ in pairs]
-            scores[rows] = self.run(loaded, [tokens[row] for row in rows], [image for _, image in pairs])
-        opener.report(self)
+        images = read_images(self, batch, self.columns[0], mask, partial(self.read, loaded=loaded))
+        rows: list[int] = []
+        found: list[torch.Tensor] = []  # on the device: each copy from there would wait for it
+        for pairs in batches_of_one_size(images, self.batch_size, self.shape_of):
+            rows += [row for row, _ in pairs]
+            found.append(self.run(loaded, [tokens[row] for row, _ in pairs], [image for _, image in pairs]))
+        if rows:
+            scores[rows] = to_host(found)
         return scores
 
-    def read(self, stored: Any, loaded: Any, opener: ImageOpener) -> Any | None:
-        """An image as `run` takes it; None, and the reason in `opener.failed`, if it cannot be read."""
-        image = opener(stored)
-        pixels = None if image is None else self.pixels(image, loaded)
-        if isinstance(pixels, str):
-            opener.failed.append(pixels)
-            return None
-        return pixels
+    def read(self, stored: Any, loaded: Any) -> Any:
+        """An image as `run` takes it; an `UnreadableImageError` if it cannot be read."""
+        return self.pixels(open_image(stored), loaded)
 
     def shape_of(self, image: Any) -> tuple[int, ...]:
         """What the images of one `run` have in common."""

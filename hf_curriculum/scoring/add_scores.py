@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,7 @@ from hf_curriculum.provenance import (
 )
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.shared_passes import share_passes
+from hf_curriculum.scorers.visual.images import image_workers
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ def add_scores(
     per_image: Literal["max", "min", "mean"] | None = None,
     batch_size: int = 1000,
     num_proc: int | None = None,
+    num_workers: int = 0,
     resume_every: int | None = None,
     cache_dir: str | Path | None = None,
     load_from_cache_file: bool = True,
@@ -63,7 +66,9 @@ def add_scores(
         scorers: one or more. One that combines scores comes after those that write them.
         per_image: aggregate over the rows with equal `image_id`, and write the result to each of them. Within a split.
         batch_size: rows per call of a scorer.
-        num_proc: worker processes; GPUs are assigned to them in turn.
+        num_proc: worker processes, each with its own model; GPUs are assigned to them in turn.
+        num_workers: processes that open and prepare images for one model while it computes, in place of `num_proc`;
+            the scores are the same.
         resume_every: keep finished scores in parts of this many rows, as `add_scores_sharded` does: in `cache_dir`,
             beside the data, or in the cache of `datasets` for a data set in memory. Each part starts its own workers.
         cache_dir: where to cache. By default beside the data; without `resume_every`, and as in `map`, a data set in
@@ -77,7 +82,7 @@ def add_scores(
     Raises:
         TypeError: something that is not a scorer, or not a data set.
         ValueError: a column is missing, exists already or would be written twice; an option that does not go with an
-            iterable data set.
+            iterable data set; `num_workers` with `num_proc`.
         RuntimeError: a scorer that is fitted on a corpus was not fitted.
 
     Source: Saha et al. 2024 (BabyLM), §3.3 for `per_image="max"`.
@@ -94,7 +99,7 @@ def add_scores(
         scorer.validate_fitted()
     validate_choice("per_image", per_image, (None, "max", "min", "mean"))
     given = {"per_image": per_image, "num_proc": num_proc, "resume_every": resume_every, "cache_dir": cache_dir}
-    given["load_from_cache_file"] = None if load_from_cache_file else False
+    given["load_from_cache_file"], given["num_workers"] = None if load_from_cache_file else False, num_workers or None
     if isinstance(dataset, IterableDatasetDict):
         parts = {name: _score_iterable(part, scorers, batch_size, overwrite, given) for name, part in dataset.items()}
         return IterableDatasetDict(parts)
@@ -107,7 +112,18 @@ def add_scores(
         )
     splits = splits_to_score(dataset, scorers, per_image, overwrite)
     options = (batch_size, num_proc, resume_every or None, cache_dir, load_from_cache_file)
-    return ScoringRun(scorers, splits, per_image, *options).add_to(dataset)
+    with reading_images(num_workers, num_proc):
+        return ScoringRun(scorers, splits, per_image, *options).add_to(dataset)
+
+
+def reading_images(num_workers: int, num_proc: int | None) -> AbstractContextManager[None]:
+    """`image_workers`, which processes with models of their own do not go with: they read what they score."""
+    if num_workers and num_proc:
+        raise ValueError(
+            f"num_workers={num_workers} and num_proc={num_proc} were given. The first are for one model in this "
+            "process, the others have a model each and read images themselves. Leave one of them out."
+        )
+    return image_workers(num_workers)
 
 
 def as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:

@@ -24,6 +24,7 @@ def score_on_ray(
     actors: int | None = None,
     num_cpus: float = 1,
     num_gpus: float = 0,
+    num_workers: int = 0,
     columns: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
     batch_size: int = 256,
@@ -38,8 +39,8 @@ def score_on_ray(
     belongs to the other actors at once, the shard itself after `lease` seconds.
 
     Args:
-        source, scorers, columns, keep, batch_size, storage_options, lease: as in `score_shards`. All machines see the
-            shards under these paths or addresses. Scorers are fitted once, where this is called.
+        source, scorers, columns, keep, batch_size, num_workers, storage_options, lease: as in `score_shards`. All
+            machines see the shards under these paths or addresses. Scorers are fitted once, where this is called.
         out: the folder of the scores, on a disk that all machines see.
         actors: how many to start, each when there is room for it; by default as many as the cluster has room for.
         num_cpus, num_gpus: what Ray keeps for each actor; a part of a GPU is less than 1.
@@ -75,7 +76,9 @@ def score_on_ray(
                 'connect to the whole cluster (`ray.init("auto")`), or say `actors=` where it grows by itself.'
             )
     shards, folder = find_shards(source, storage_options), Path(out).absolute()
-    run = ShardRun(as_scorers(scorers), shards, folder, dict(columns or {}), tuple(keep), batch_size, lease)
+    run = ShardRun(
+        as_scorers(scorers), shards, folder, dict(columns or {}), tuple(keep), batch_size, lease, num_workers
+    )
     run.begin()
     left = {shard.name for shard in run.left(shards)}
     if places := [place for place, shard in enumerate(shards) if shard.name in left]:

@@ -16,7 +16,14 @@ from hf_curriculum.config import kind_of, parse_json, sole_writer, write_atomica
 from hf_curriculum.parts import PartFolder, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
-from hf_curriculum.scoring.add_scores import ScorerInputs, ScoringRun, Split, as_scorers, splits_to_score
+from hf_curriculum.scoring.add_scores import (
+    ScorerInputs,
+    ScoringRun,
+    Split,
+    as_scorers,
+    reading_images,
+    splits_to_score,
+)
 
 
 def add_scores_sharded(
@@ -29,6 +36,7 @@ def add_scores_sharded(
     per_image: Literal["max", "min", "mean"] | None = None,
     batch_size: int = 1000,
     num_proc: int | None = None,
+    num_workers: int = 0,
     part_rows: int = 10_000,
     fit_on: str | None = None,
     overwrite: bool = False,
@@ -52,8 +60,8 @@ def add_scores_sharded(
         rank: of this process; by default that of `accelerate launch` or `torchrun` (`RANK`), of Slurm (`srun`, a job
             array), or 0.
         world_size: how many processes there are; by default as many as these started (`WORLD_SIZE`), or 1.
-        per_image, batch_size, num_proc, overwrite: as in `add_scores`. GPUs are assigned to the processes of a
-            machine.
+        per_image, batch_size, num_proc, num_workers, overwrite: as in `add_scores`. GPUs are assigned to the processes
+            of a machine.
         part_rows: rows of a part, rounded up to complete batches: what a killed process loses.
         fit_on: the split that scorers are fitted on; by default "train", or the only one.
         timeout: seconds to wait for other processes without a new part.
@@ -86,7 +94,8 @@ def add_scores_sharded(
     corpus = _split_to_fit_on(splits, fit_on) if any(scorer.needs_fit for scorer in scorers) else None
     shared = {"folder": Path(folder), "rank": rank, "world_size": world_size, "timeout": timeout, "fit_on": corpus}
     run = _ShardedRun(scorers, splits, per_image, batch_size, num_proc, step, **shared)
-    with sole_writer(f"the share of process {rank} in {folder}", run.folder / f".{rank}.lock"):
+    reading = reading_images(num_workers, num_proc)
+    with sole_writer(f"the share of process {rank} in {folder}", run.folder / f".{rank}.lock"), reading:
         return run.add_to(dataset)
 
 

@@ -38,6 +38,7 @@ from hf_curriculum.scored_shards import (
     stem_of,
 )
 from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.visual.images import image_workers
 from hf_curriculum.scoring.add_scores import as_scorers
 from hf_curriculum.scoring.sharded import FITTED, read_fitted, write_fitted
 
@@ -87,6 +88,7 @@ def score_shards(
     keep: Sequence[str] = (),
     batch_size: int = 256,
     num_proc: int = 1,
+    num_workers: int = 0,
     rank: int | None = None,
     world_size: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -114,7 +116,8 @@ def score_shards(
             JSON files.
         keep: further columns to keep with the scores, as texts: "uid", "url", "caption".
         batch_size: pairs per call of a scorer; a batch does not go beyond its shard.
-        num_proc: processes to start here.
+        num_proc: processes to start here, each with its own model.
+        num_workers: processes that open and prepare images for each of these models while it computes.
         rank, world_size: of this process, as in `add_scores_sharded`; they only decide where it begins to look.
         storage_options: for `fsspec`.
         lease: seconds without a sign of life after which the shard of a process on another machine is free.
@@ -131,10 +134,15 @@ def score_shards(
         >>> score_shards("cc12m/{00000..01242}.tar", CLIPSimilarity(), "scores").describe()   # doctest: +SKIP
         '1,243 of 1,243 shards are scored: 11,890,312 pairs.'
     """
-    if batch_size < 1 or num_proc < 1:
-        raise ValueError(f"batch_size={batch_size} and num_proc={num_proc} were given. Both are at least 1.")
+    if batch_size < 1 or num_proc < 1 or num_workers < 0:
+        raise ValueError(
+            f"batch_size={batch_size}, num_proc={num_proc} and num_workers={num_workers} were given. The first two "
+            "are at least 1, and the last is not below 0."
+        )
     shards = find_shards(source, storage_options)
-    run = ShardRun(as_scorers(scorers), shards, Path(out), dict(columns or {}), tuple(keep), batch_size, lease)
+    run = ShardRun(
+        as_scorers(scorers), shards, Path(out), dict(columns or {}), tuple(keep), batch_size, lease, num_workers
+    )
     run.begin()
     rank, world_size = launched(rank, world_size)
     if num_proc == 1:
@@ -155,6 +163,7 @@ class ShardRun:
     keep: tuple[str, ...]
     batch_size: int
     lease: float
+    num_workers: int = 0
 
     def begin(self) -> None:
         """What comes before the first shard: the columns are there, scorers are fitted, `out` is of this run."""
@@ -286,7 +295,8 @@ class ShardRun:
         claims, watched = Claims(self.out / _CLAIMS, self.lease), start == 0 and most is None
         turn = islice(self._turn(claims, int(start * len(self.shards))), most)
         bar = progress_bar(self.out, len(self.shards), watched)
-        with claims.alive(), ThreadPoolExecutor(1) as ahead, bar as moved:
+        reading = image_workers(self.num_workers)
+        with claims.alive(), ThreadPoolExecutor(1) as ahead, reading, bar as moved:
             for shard, path in _fetched(turn, ahead):
                 try:
                     self.write_scores(shard, path, worker)

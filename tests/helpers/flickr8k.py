@@ -95,7 +95,7 @@ def prepare_pixels(data: Path, folder: Path, images: int | None = None) -> None:
     for name in captions:
         with Image.open(data / "flickr8k" / "images" / name) as image:
             pixels, (width, height) = image.convert("RGB"), image.size
-        (boxes,) = detector.detect([pixels], loaded)
+        (boxes,) = detector.detect([detector.read(pixels, loaded)], loaded)
         best = np.argsort(-boxes.confidence, kind="stable")[:_REGIONS]
         found[name] = (boxes.class_scores * boxes.confidence[:, None])[best].astype(np.float32)  # (10, 80)
         corners = np.clip(boxes.boxes[best], 0, 1) * (width, height, width, height)

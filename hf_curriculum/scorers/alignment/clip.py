@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import at_least, read_json
@@ -29,8 +28,8 @@ from hf_curriculum.scorers.alignment.clip_backends import (
     weights_digest,
 )
 from hf_curriculum.scorers.base import Aggregate, ImageScorer
-from hf_curriculum.scorers.pretrained import folder_digest, one_thread_in_workers, report_truncated
-from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
+from hf_curriculum.scorers.pretrained import Precision, folder_digest, one_thread_in_workers, report_truncated
+from hf_curriculum.scorers.visual.images import open_image, read_images
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class CLIPSimilarity(ImageScorer):
         pretrained: str | None = None,
         revision: str | None = None,
         batch_size: int = 32,
-        dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+        dtype: Precision = "float32",
         image_column: str = IMAGE,
         caption_column: str = CAPTION,
         image_embedding: str | None = None,
@@ -130,7 +129,7 @@ class CLIPSimilarity(ImageScorer):
         aggregate: Aggregate = "mean",
     ) -> None:
         validate_choice("backend", backend, (None, "transformers", "open_clip"))
-        validate_choice("dtype", dtype, ("float32", "float16", "bfloat16"))
+        validate_choice("dtype", dtype, get_args(Precision))
         at_least("CLIPSimilarity", batch_size=(batch_size, 1))
         if image_embedding is not None and image_embedding == text_embedding:
             raise ValueError(f"`{image_embedding}` was given for the embedding of the image and of the text.")
@@ -222,20 +221,19 @@ class CLIPSimilarity(ImageScorer):
 
     def _encode_images(self, batch: dict[str, list[Any]], wanted: np.ndarray, loaded: _Loaded) -> _Vectors:
         """Vectors of the images of the rows in a mask, each image once."""
-        opener, index, number = ImageOpener(), np.full(len(wanted), -1), 0
+        index, number = np.full(len(wanted), -1), 0
+        read = read_images(
+            self, batch, self.image_column, wanted, lambda stored: loaded.towers.pixels(open_image(stored))
+        )
 
-        def readable() -> Iterator[Image.Image]:
+        def readable() -> Iterator[torch.Tensor]:
             nonlocal number
-            for stored, rows in distinct_images(batch, self.image_column, wanted):
-                image = opener(stored)
-                if image is not None:
-                    index[rows] = number
-                    number += 1
-                    yield image
+            for pixels, rows in read:
+                index[rows] = number
+                number += 1
+                yield pixels
 
-        vectors = encode_images(loaded.towers, readable(), self.batch_size, loaded.check)
-        opener.report(self)
-        return _Vectors(vectors, index)
+        return _Vectors(encode_images(loaded.towers, readable(), self.batch_size, loaded.check), index)
 
     def _encode_captions(self, captions: list[str], loaded: _Loaded) -> np.ndarray:
         """Vectors of captions, (n, D)."""
@@ -373,45 +371,44 @@ def encode_texts(towers: Towers, captions: list[str], batch_size: int, *, trim: 
     """Vectors of captions, float32 (n, D), of length 1, and how many were truncated; `trim`: see `can_trim`."""
     inputs, lengths = towers.tokens(captions)
     order = np.argsort(lengths, kind="stable") if trim else np.arange(len(captions))
-    vectors: np.ndarray | None = None
+    found = []
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         part = {name: values[torch.from_numpy(rows)] for name, values in inputs.items()}
         if trim:
             part = trimmed(part, int(lengths[rows].max()))
-        encoded = F.normalize(towers.encode_text(part).float(), dim=-1).cpu().numpy()  # (B, D)
-        if vectors is None:
-            vectors = np.empty((len(captions), encoded.shape[1]), np.float32)
-        vectors[rows] = encoded
+        found.append(F.normalize(towers.encode_text(part).float(), dim=-1))  # (B, D)
+    vectors = np.zeros((0, 0), np.float32)
+    if found:
+        vectors = torch.cat(found).cpu().numpy()[np.argsort(order)]
     full = [captions[row] for row in np.flatnonzero(lengths >= towers.context - 1)]  # padding may be counted or not
     return vectors, towers.count_truncated(full) if full else 0
 
 
 @torch.inference_mode()
 def encode_images(
-    towers: Towers, images: Iterator[Image.Image], batch_size: int, check: OutOfDistributionCheck | None = None
+    towers: Towers, images: Iterator[torch.Tensor], batch_size: int, check: OutOfDistributionCheck | None = None
 ) -> np.ndarray:
-    """Vectors of RGB images, float32 (n, D), of length 1, (0, 0) of none; a batch at a time is held in memory."""
+    """Vectors of what `Towers.pixels` made of images, float32 (n, D), of length 1, (0, 0) of none.
+
+    A batch at a time is held in memory; the vectors come from the device together, for it never to be waited for.
+    """
     vectors, outside, number = [], 0, 0
-    pixels = map(towers.pixels, images)
-    while batch := list(islice(pixels, batch_size)):
+    while batch := list(islice(images, batch_size)):
         stacked = torch.stack(batch)  # (B, 3, H, W)
-        vectors.append(F.normalize(towers.encode_image(stacked).float(), dim=-1).cpu().numpy())
+        vectors.append(F.normalize(towers.encode_image(stacked).float(), dim=-1))
         number += len(batch)
         if check is not None:
             outside += check.count_images(stacked)
     if check is not None:
         check.check(outside, number, "images look unlike the training images")
-    return np.concatenate(vectors) if vectors else np.zeros((0, 0), np.float32)
+    return torch.cat(vectors).cpu().numpy() if vectors else np.zeros((0, 0), np.float32)
 
 
 def image_vectors(images: Sequence[Any], model: str | CLIPSimilarity = SCENES_CLIP) -> np.ndarray:
     """Vectors of images, to score several captions of each."""
     scorer = model if isinstance(model, CLIPSimilarity) else CLIPSimilarity(model)
 
-    def decoded() -> Iterator[Image.Image]:
-        for row, image in enumerate(images):
-            yield to_rgb(image, name=f"The image of row {row}")
-
     towers, _, check = scorer.loaded()
-    return encode_images(towers, decoded(), scorer.batch_size, check)
+    pixels = (towers.pixels(to_rgb(image, name=f"The image of row {row}")) for row, image in enumerate(images))
+    return encode_images(towers, pixels, scorer.batch_size, check)

@@ -11,6 +11,7 @@ from PIL import Image
 
 from hf_curriculum.config import digest
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+from hf_curriculum.models.on_host import to_device
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 
 _THIN = 16
@@ -82,7 +83,7 @@ class TransformersTowers(Towers):
         return process_image(self.processor, crop_thin(image) if self.crops else image)["pixel_values"]
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.model.get_image_features(pixel_values=pixels.to(self.device, self.dtype)).pooler_output
+        return self.model.get_image_features(pixel_values=to_device(pixels, self.device).to(self.dtype)).pooler_output
 
     def tokens(self, captions: list[str]) -> Tokens:
         inputs = self.tokenizer(
@@ -98,7 +99,7 @@ class TransformersTowers(Towers):
         return sum(len(ids) > self.context for ids in self.tokenizer(captions, verbose=False)["input_ids"])
 
     def encode_text(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        inputs = {name: values.to(self.device) for name, values in inputs.items()}
+        inputs = {name: to_device(values, self.device) for name, values in inputs.items()}
         return self.model.get_text_features(**inputs).pooler_output
 
 
@@ -189,7 +190,7 @@ class OpenClipTowers(Towers):
         return self.preprocess(crop_thin(image) if self.crops else image)
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.model.encode_image(pixels.to(self.device, self.dtype))
+        return self.model.encode_image(to_device(pixels, self.device).to(self.dtype))
 
     def tokens(self, captions: list[str]) -> Tokens:
         ids = self.tokenizer(captions)

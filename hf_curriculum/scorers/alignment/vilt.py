@@ -14,9 +14,11 @@ from transformers.models.vilt.modeling_vilt import ViltPreTrainedModel
 
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.data.conversations import Part, Turns
+from hf_curriculum.data.images import UnreadableImageError
+from hf_curriculum.models.on_host import to_device
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Aggregate, ImageScorer
-from hf_curriculum.scorers.pretrained import PairScorer, load_model, load_pretrained
+from hf_curriculum.scorers.pretrained import PairScorer, Precision, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class ViLTSimilarity(ImageScorer, PairScorer):
         matching_weights: a file with `itm_score.fc.weight` and `itm_score.fc.bias`, for "matching" and "match_row",
             because the usual conversions of the pretrained ViLT dropped them: the original checkpoint has them.
         batch_size: pairs that run through the model at once.
+        dtype: "float32", "float16" or "bfloat16".
         revision: of a repository.
         image_column: where the images are, one or a list of them in a row.
         caption_column: where the captions or conversations are. Truncated to 40 tokens, counted in `num_truncated` and
@@ -93,6 +96,7 @@ class ViLTSimilarity(ImageScorer, PairScorer):
         *,
         matching_weights: str | None = None,
         batch_size: int = 32,
+        dtype: Precision = "float32",
         revision: str | None = None,
         image_column: str = IMAGE,
         caption_column: str = CAPTION,
@@ -104,7 +108,7 @@ class ViLTSimilarity(ImageScorer, PairScorer):
         aggregate: Aggregate = "mean",
     ) -> None:
         validate_choice("head", head, ("retrieval", "matching", "match_row"))
-        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy, part, turns)
+        super().__init__(model, revision, batch_size, image_column, caption_column, name, easy, part, turns, dtype)
         self._set_aggregate(aggregate)
         if matching_weights is not None and head == "retrieval":
             raise ValueError(f'`matching_weights={matching_weights!r}` has no effect with `head="retrieval"`.')
@@ -123,7 +127,7 @@ class ViLTSimilarity(ImageScorer, PairScorer):
         tokenizer = load_pretrained(AutoTokenizer, self.model, self.revision)
         image_processor = load_pretrained(AutoImageProcessor, self.model, self.revision, backend=self.backend)
         if self.head == "retrieval":
-            model = load_model(ViltForImageAndTextRetrieval, self.model, self.revision)
+            model = load_model(ViltForImageAndTextRetrieval, self.model, self.revision, dtype=self.dtype)
         else:
             model = self._load_matching()
         model.config.max_image_length = -1  # of a positive number of patches, a random sample would be used
@@ -133,11 +137,11 @@ class ViLTSimilarity(ImageScorer, PairScorer):
     def _load_matching(self) -> Any:
         if self.matching_weights is not None:
             head = read_matching_head(self.matching_weights)
-            model = load_model(ViltForMatching, self.model, self.revision, allowed=HEAD)
+            model = load_model(ViltForMatching, self.model, self.revision, HEAD, self.dtype)
             model.load_state_dict(head, strict=False)
             return model
         try:
-            return load_model(ViltForMatching, self.model, self.revision)
+            return load_model(ViltForMatching, self.model, self.revision, dtype=self.dtype)
         except ValueError as error:
             raise ValueError(
                 f"{error} The usual conversions of ViLT dropped the matching head `itm_score`: give the original "
@@ -152,7 +156,7 @@ class ViLTSimilarity(ImageScorer, PairScorer):
                 scores[self.probability] = np.exp(-np.logaddexp(0, -logits))
         return scores
 
-    def pixels(self, image: Image.Image, loaded: _Loaded) -> torch.Tensor | str:
+    def pixels(self, image: Image.Image, loaded: _Loaded) -> torch.Tensor:
         from transformers.models.vilt.image_processing_pil_vilt import (
             MAX_LONGER_EDGE,
             MAX_SHORTER_EDGE,
@@ -169,22 +173,22 @@ class ViLTSimilarity(ImageScorer, PairScorer):
             input_data_format="channels_last",
         )
         if 0 in size:
-            return (
+            raise UnreadableImageError(
                 f"an image of {image.width} x {image.height} pixels is too long and thin: resized for ViLT, its "
                 f"shorter edge has less than {processor.size_divisor} pixels."
             )
         return processor(images=[image], return_tensors="pt")["pixel_values"][0]
 
-    def run(self, loaded: _Loaded, tokens: list[list[int]], images: list[torch.Tensor]) -> np.ndarray:
+    def run(self, loaded: _Loaded, tokens: list[list[int]], images: list[torch.Tensor]) -> torch.Tensor:
         ids, mask = padded(tokens)
-        pixels = torch.stack(images)  # (pairs, 3, height, width)
+        pixels = torch.stack(images).to(loaded.model.dtype)  # (pairs, 3, height, width)
         inputs = {
             "input_ids": ids,
             "attention_mask": mask,
             "pixel_values": pixels,
             "pixel_mask": torch.ones(len(images), *pixels.shape[2:], dtype=torch.long),
         }
-        inputs = {name: values.to(loaded.model.device) for name, values in inputs.items()}
+        inputs = {name: to_device(values, loaded.model.device) for name, values in inputs.items()}
         with torch.inference_mode(), torch.random.fork_rng(devices=[]):  # ViLT shuffles its patches
             torch.default_generator.manual_seed(0)
             out = loaded.model(**inputs)
@@ -192,7 +196,7 @@ class ViLTSimilarity(ImageScorer, PairScorer):
             logits = out.logits[:, 0]
         else:
             logits = out[:, 1] - out[:, 0] if self.head == "matching" else out[:, 1]
-        return logits.float().cpu().numpy()
+        return logits.float()
 
 
 HEAD = ("itm_score.fc.weight", "itm_score.fc.bias")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -11,7 +11,14 @@ from hf_curriculum.config import at_least
 from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import CaptionScorer
-from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained, report_truncated
+from hf_curriculum.scorers.pretrained import (
+    Precision,
+    folder_digest,
+    load_model,
+    load_pretrained,
+    report_truncated,
+    to_host,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +49,7 @@ class LanguageModelLoss(CaptionScorer):
         max_length: most tokens of a caption, the first token included; longer ones are truncated, counted in
             `num_truncated` and reported. At most what the model has positions for.
         batch_tokens: most tokens, padding included, that run through the model at once.
+        dtype: "float32", "float16" or "bfloat16"; of log-probabilities the sums are float64.
         revision: of a repository.
         column: where the captions or conversations are.
         name: the column to write.
@@ -54,8 +62,8 @@ class LanguageModelLoss(CaptionScorer):
 
     Raises:
         FileNotFoundError: there is no such model.
-        ValueError: unknown `reduction`, `easy`, `part` or `turns`, `max_length` below 2, `batch_tokens` below 1, a
-            `first_token` that is not in the vocabulary, a checkpoint of another kind than a causal language model.
+        ValueError: unknown `reduction`, `dtype`, `easy`, `part` or `turns`, `max_length` below 2, `batch_tokens` below
+            1, a `first_token` that is not in the vocabulary, a checkpoint of another kind than a causal model.
         TypeError: a cell that is neither a text nor a conversation.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, D_t of equation 4; the token before the first one is not stated.
@@ -75,6 +83,7 @@ class LanguageModelLoss(CaptionScorer):
         first_token: str = "bos",
         max_length: int = 1024,
         batch_tokens: int = 2048,
+        dtype: Precision = "float32",
         revision: str | None = None,
         column: str = CAPTION,
         name: str = "language_model_loss",
@@ -83,6 +92,7 @@ class LanguageModelLoss(CaptionScorer):
         turns: Turns = "all",
     ) -> None:
         validate_choice("reduction", reduction, ("sum", "mean"))
+        validate_choice("dtype", dtype, get_args(Precision))
         at_least("LanguageModelLoss", max_length=(max_length, 2), batch_tokens=(batch_tokens, 1))
         super().__init__(column, name, easy, part=part, turns=turns)
         self.model: str = str(model)
@@ -90,6 +100,7 @@ class LanguageModelLoss(CaptionScorer):
         self.first_token = first_token
         self.max_length = max_length
         self.batch_tokens = batch_tokens
+        self.dtype = dtype
         self.revision: str | None = folder_digest(self.model) if revision is None else revision
 
     @property
@@ -101,7 +112,7 @@ class LanguageModelLoss(CaptionScorer):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         tokenizer = load_pretrained(AutoTokenizer, self.model, self.revision)
-        model = load_model(AutoModelForCausalLM, self.model, self.revision).to(device)
+        model = load_model(AutoModelForCausalLM, self.model, self.revision, dtype=self.dtype).to(device)
         model.config.use_cache = False
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or self.max_length
         before = self._before(tokenizer)
@@ -129,18 +140,22 @@ class LanguageModelLoss(CaptionScorer):
         losses = np.full(len(tokens), np.nan)
         # the longest first: a batch that does not fit into memory fails at once
         order = sorted((row for row, ids in enumerate(tokens) if len(ids) > 1), key=lambda row: -len(tokens[row]))
-        start = 0
+        start, found = 0, []
         while start < len(order):
             rows = order[start : start + max(1, self.batch_tokens // len(tokens[order[start]]))]
-            losses[rows] = self._losses(loaded.model, [tokens[row] for row in rows])
+            found.append(self._losses(loaded.model, [tokens[row] for row in rows]))
             start += len(rows)
+        if found:
+            losses[order] = to_host(found)
         return losses
 
-    def _losses(self, model: Any, tokens: list[list[int]]) -> np.ndarray:
+    def _losses(self, model: Any, tokens: list[list[int]]) -> torch.Tensor:
         """Losses of captions, float64 (captions,)."""
         import torch
 
-        ids, mask = (values.to(model.device) for values in padded(tokens))
+        from hf_curriculum.models.on_host import to_device
+
+        ids, mask = (to_device(values, model.device) for values in padded(tokens))
         with torch.inference_mode():
             logits = model(input_ids=ids, attention_mask=mask).logits  # (captions, tokens, vocabulary)
         return reduced_losses(logits[:, :-1], ids[:, 1:], mask[:, 1:], self.reduction)
@@ -174,7 +189,7 @@ def padded(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def reduced_losses(
     logits: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, reduction: Literal["sum", "mean"]
-) -> np.ndarray:
+) -> torch.Tensor:
     """−Σ log p of the target tokens of each row, float64 (rows,), NaN where no token counts."""
     import torch
 
@@ -182,7 +197,9 @@ def reduced_losses(
         torch.nn.functional.cross_entropy(row.float(), wanted, reduction="none")
         for row, wanted in zip(logits, targets, strict=True)
     ]
-    losses, mask = torch.stack(losses).cpu().double(), mask.cpu()  # (rows, tokens); not every device has doubles
+    found = torch.stack(losses)  # (rows, tokens)
+    found = (found.cpu() if found.device.type == "mps" else found).double()  # which has no doubles
+    mask = mask.to(found.device)
     counts = mask.sum(1)
-    total = (losses * mask).sum(1) / (counts if reduction == "mean" else 1)
-    return total.masked_fill(counts == 0, torch.nan).numpy()
+    total = (found * mask).sum(1) / (counts if reduction == "mean" else 1)
+    return total.masked_fill(counts == 0, torch.nan)

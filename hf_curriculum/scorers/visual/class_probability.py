@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from PIL import Image
@@ -13,9 +13,11 @@ from PIL import Image
 from hf_curriculum.columns import IMAGE, IMAGE_ID, LABEL
 from hf_curriculum.config import at_least
 from hf_curriculum.data.processors import PixelTable, is_plain, process_image
+from hf_curriculum.models.on_host import to_device
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Aggregate, ImageScorer
-from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
-from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
+from hf_curriculum.scorers.pretrained import Precision, folder_digest, load_model, load_pretrained
+from hf_curriculum.scorers.visual.images import open_image, read_images
 
 if TYPE_CHECKING:
     import torch
@@ -28,9 +30,11 @@ Prompts = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 class _Loaded(NamedTuple):
-    """A classifier on its device: RGB images → probabilities, float64 (n, classes); and the names of its classes."""
+    """A classifier on its device: images as `read` makes them of RGB ones → probabilities, float64 (n, classes); and
+    the names of its classes."""
 
-    probabilities: Callable[[list[Image.Image]], np.ndarray]
+    read: Callable[[Image.Image], Any]
+    probabilities: Callable[[list[Any]], np.ndarray]
     names: list[str] | None
 
 
@@ -53,6 +57,7 @@ class ClassProbability(ImageScorer):
         classes: the names of the data's classes in the order of their numbers (`class_names(dataset)`).
         revision: of a repository of the Hub.
         batch_size: images that run through the model at once.
+        dtype: of a named model, "float32", "float16" or "bfloat16".
         image_column: where the images are, one or a list of them in a row.
         label_column: where the class numbers are (or names).
         name: the column to write.
@@ -93,6 +98,7 @@ class ClassProbability(ImageScorer):
         classes: Sequence[str] | None = None,
         revision: str | None = None,
         batch_size: int = 32,
+        dtype: Precision = "float32",
         image_column: str = IMAGE,
         label_column: str = LABEL,
         name: str = "class_probability",
@@ -102,11 +108,13 @@ class ClassProbability(ImageScorer):
         at_least("ClassProbability", batch_size=(batch_size, 1))
         self.classes: list[str] | None = None if classes is None else list(classes)
         self.prompts: Any = None if prompts is None else prompts_of(prompts, self.classes)
-        if callable(classifier) and (self.prompts is not None or revision is not None):
-            raise ValueError("`prompts` and `revision` belong to a model, and a function was given.")
+        validate_choice("dtype", dtype, get_args(Precision))
+        if callable(classifier) and (self.prompts is not None or revision is not None or dtype != "float32"):
+            raise ValueError("`prompts`, `revision` and `dtype` belong to a model, and a function was given.")
         self.classifier: Any = classifier if callable(classifier) else str(classifier)
         self.revision = revision
         self.batch_size = batch_size
+        self.dtype = dtype
         self.image_column = image_column
         self.label_column = label_column
         self._set_columns((image_column, label_column), name, easy, decode_false=(image_column,))
@@ -123,7 +131,9 @@ class ClassProbability(ImageScorer):
         if self.prompts is not None:
             from hf_curriculum.scorers.alignment.clip import CLIPSimilarity
 
-            self.clip = CLIPSimilarity(self.classifier, revision=self.revision, batch_size=self.batch_size)
+            self.clip = CLIPSimilarity(
+                self.classifier, revision=self.revision, batch_size=self.batch_size, dtype=self.dtype
+            )
             self.packages, self.revision = self.clip.packages, self.clip.revision
         else:
             self.packages = ("torch", "transformers", "pillow")
@@ -131,25 +141,29 @@ class ClassProbability(ImageScorer):
 
     def load(self, device: torch.device) -> _Loaded:
         if callable(self.classifier):
-            return _Loaded(self.classifier, None)
+            return _Loaded(lambda image: image, self.classifier, None)
         return self._load_clip(device) if self.prompts is not None else self._load_classifier(device)
 
     def _load_classifier(self, device: torch.device) -> _Loaded:
         import torch
         from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-        model = load_model(AutoModelForImageClassification, self.classifier, self.revision).to(device)
+        model = load_model(AutoModelForImageClassification, self.classifier, self.revision, dtype=self.dtype)
+        model = model.to(device)
         processor = load_pretrained(AutoImageProcessor, self.classifier, self.revision, backend="pil")
         table = PixelTable(processor) if is_plain(processor) else None
 
+        def read(image: Image.Image) -> torch.Tensor:
+            return table(image) if table else process_image(processor, image)["pixel_values"]
+
         @torch.inference_mode()
-        def probabilities(images: list[Image.Image]) -> np.ndarray:
-            pixels = [table(image) if table else process_image(processor, image)["pixel_values"] for image in images]
-            logits = model(pixel_values=torch.stack(pixels).to(device)).logits  # (n, classes)
-            return logits.double().softmax(-1).cpu().numpy()
+        def probabilities(images: list[torch.Tensor]) -> np.ndarray:
+            pixels = to_device(torch.stack(images), device).to(model.dtype)
+            return model(pixel_values=pixels).logits.cpu().double().softmax(-1).numpy()  # (n, classes)
 
         names = [str(model.config.id2label[number]) for number in range(model.config.num_labels)]
-        return _Loaded(probabilities, None if names == [f"LABEL_{number}" for number in range(len(names))] else names)
+        unnamed = names == [f"LABEL_{number}" for number in range(len(names))]
+        return _Loaded(read, probabilities, None if unnamed else names)
 
     def _load_clip(self, device: torch.device) -> _Loaded:
         import torch
@@ -164,26 +178,27 @@ class ClassProbability(ImageScorer):
         head = torch.stack([F.normalize(part.mean(0), dim=-1) for part in parts]).double()  # (classes, D)
         scale = float(towers.model.logit_scale.detach().exp())
 
-        def probabilities(images: list[Image.Image]) -> np.ndarray:
+        def probabilities(images: list[torch.Tensor]) -> np.ndarray:
             seen = torch.from_numpy(encode_images(towers, iter(images), self.batch_size, check)).double()  # (n, D)
             return (scale * seen @ head.T).softmax(-1).numpy()
 
-        return _Loaded(probabilities, self.classes)
+        return _Loaded(towers.pixels, probabilities, self.classes)
 
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
         labels = batch[self.label_column]
         scores = np.full(len(labels), np.nan, np.float32)
         labelled = np.array([label is not None and label != -1 for label in labels], dtype=bool)
-        opener = ImageOpener()
-        opened = ((opener(stored), rows) for stored, rows in distinct_images(batch, self.image_column, labelled))
-        readable = ((image, rows) for image, rows in opened if image is not None)
+        if not labelled.any():
+            return scores
+        loaded = self.loaded(rank)
+        readable = read_images(
+            self, batch, self.image_column, labelled, lambda stored: loaded.read(open_image(stored))
+        )
         while some := list(islice(readable, self.batch_size)):
-            loaded = self.loaded(rank)
             found = self._checked_probabilities(loaded.probabilities([image for image, _ in some]), len(some))
             for own, (_, rows) in zip(found, some, strict=True):
                 for row in rows:
                     scores[row] = own[self._number(labels[row], loaded.names, len(own))]
-        opener.report(self)
         return scores
 
     def _checked_probabilities(self, values: Any, images: int) -> np.ndarray:

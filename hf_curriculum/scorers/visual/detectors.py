@@ -9,6 +9,8 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.config import at_least
+from hf_curriculum.data.images import UnreadableImageError
+from hf_curriculum.models.on_host import to_device
 from hf_curriculum.scorers.base import Component
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.visual.images import batches_of_one_size
@@ -18,7 +20,7 @@ LONGEST = 40
 
 
 class Detector(Component):
-    """Class probabilities of the boxes of an image; a subclass defines `load` and `detect`.
+    """Class probabilities of the boxes of an image; a subclass defines `load`, `detect`, and `read` where it has to.
 
     Attributes:
         packages: distributions whose versions decide the result.
@@ -26,8 +28,18 @@ class Detector(Component):
         backend: what preprocesses images.
     """
 
-    def detect(self, images: list[Image.Image], loaded: Any) -> list[Detections | None]:
-        """Detections of each RGB image, None for one that cannot be resized; `loaded` is what `load` returned."""
+    def read(self, image: Image.Image, loaded: Any) -> Any:
+        """What `detect` takes of an RGB image, by default itself; `loaded` is what `load` returned.
+
+        It is called ahead of need, in processes of their own where these were asked for, and must not use the device.
+
+        Raises:
+            UnreadableImageError: the image cannot be resized.
+        """
+        return image
+
+    def detect(self, images: list[Any], loaded: Any) -> list[Detections]:
+        """Detections of each image, as `read` returned it."""
         raise NotImplementedError(f"{type(self).__name__} does not define `detect`.")
 
     def class_names(self, loaded: Any) -> tuple[str, ...] | None:
@@ -73,21 +85,20 @@ class ModelDetector(Detector):
         model = load_model(AutoModelForObjectDetection, self.model, self.hub_revision).to(device)
         return model, processor
 
-    def detect(self, images: list[Image.Image], loaded: Any) -> list[Detections | None]:
-        model, processor = loaded
-        inputs = {
-            index: processor(images=image, input_data_format="channels_last", return_tensors="pt")
-            for index, image in enumerate(images)
-            if max(image.size) <= LONGEST * min(image.size)
-        }
-        found: list[Detections | None] = [None] * len(images)
-        resized = ((values["pixel_values"], [index]) for index, values in inputs.items())
+    def read(self, image: Image.Image, loaded: Any) -> Any:
+        if max(image.size) > LONGEST * min(image.size):
+            raise UnreadableImageError("An image of {} × {} pixels is too elongated.".format(*image.size))
+        return dict(loaded[1](images=image, input_data_format="channels_last", return_tensors="pt"))
+
+    def detect(self, images: list[Any], loaded: Any) -> list[Detections]:
+        found: dict[int, Detections] = {}
+        resized = ((values["pixel_values"], [index]) for index, values in enumerate(images))
         for batch in batches_of_one_size(resized, self.batch_size):
             rows = [row for row, _ in batch]
-            logits, boxes = _forward(model, [inputs[row] for row in rows])  # (B, boxes, outputs), (B, boxes, 4)
+            logits, boxes = _forward(loaded[0], [images[row] for row in rows])  # (B, boxes, outputs), (B, boxes, 4)
             for row, values, edges in zip(rows, logits, boxes, strict=True):
-                found[row] = self._read(values, model.config.num_labels, edges)
-        return found
+                found[row] = self._read(values, loaded[0].config.num_labels, edges)
+        return [found[row] for row in range(len(images))]
 
     def class_names(self, loaded: Any) -> tuple[str, ...]:
         config = loaded[0].config
@@ -114,7 +125,7 @@ def _forward(model: Any, inputs: list[Any]) -> tuple[np.ndarray, np.ndarray]:
 
     takes = {"pixel_values", *inspect.signature(model.forward).parameters}
     names = [name for name in ("pixel_values", "pixel_mask") if name in takes and name in inputs[0]]
-    batch = {name: torch.cat([values[name] for values in inputs]).to(model.device) for name in names}
+    batch = {name: to_device(torch.cat([values[name] for values in inputs]), model.device) for name in names}
     with torch.inference_mode():
         outputs = model(**batch)
     middle, side = outputs.pred_boxes.float().split(2, dim=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,14 +15,14 @@ from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Aggregate, ImageScorer
 from hf_curriculum.scorers.visual.detectors import Detections, Detector, ModelDetector, entropy_of_top, softmax
-from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
+from hf_curriculum.scorers.visual.images import open_image, read_images
 from hf_curriculum.scorers.visual.onnx import OnnxDetector
 
 if TYPE_CHECKING:
     import torch
 
 
-_OPEN = 32  # images decoded at a time
+_OPEN = 32  # images that a detector is given at a time
 
 
 class VisualEntropy(ImageScorer):
@@ -134,21 +135,16 @@ class VisualEntropy(ImageScorer):
         return np.array([self._given(row, scores) for row, scores in enumerate(rows)], dtype=np.float32)
 
     def _detect(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
-        """Each image of the batch once, a few decoded at a time."""
+        """Each image of the batch once, a few at a time."""
         scores = np.full(len(batch[self.column]), np.nan, np.float32)
-        distinct, opener = distinct_images(batch, self.column, np.ones(len(scores), bool)), ImageOpener()
-        for start in range(0, len(distinct), _OPEN):
-            opened = [(opener(stored), rows) for stored, rows in distinct[start : start + _OPEN]]
-            opened = [(image, rows) for image, rows in opened if image is not None]
-            if not opened:
-                continue
-            found = self.detector.detect([image for image, _ in opened], self.loaded(rank))
-            for (image, rows), detections in zip(opened, found, strict=True):
-                if detections is None:
-                    opener.failed.append("An image of {} × {} pixels is too elongated.".format(*image.size))
-                else:
-                    scores[rows] = entropy_of_top(detections, self.top_k, self.no_object)
-        opener.report(self)
+        loaded, every = self.loaded(rank), np.ones(len(scores), bool)
+        images = read_images(
+            self, batch, self.column, every, lambda stored: self.detector.read(open_image(stored), loaded)
+        )
+        while some := list(islice(images, _OPEN)):
+            found = self.detector.detect([image for image, _ in some], loaded)
+            for (_, rows), detections in zip(some, found, strict=True):
+                scores[rows] = entropy_of_top(detections, self.top_k, self.no_object)
         return scores
 
     def _of_regions(self, image_id: Any) -> float:

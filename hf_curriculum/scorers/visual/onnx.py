@@ -103,10 +103,12 @@ class OnnxDetector(Detector):
         providers = [name for name in (*wanted, "CPUExecutionProvider") if name in available]
         return onnxruntime.InferenceSession(self.path, options, providers=providers)
 
-    def detect(self, images: list[Image.Image], loaded: Any) -> list[Detections | None]:
-        entry = loaded.get_inputs()[0]
-        height, width = self._input_size(entry.shape)
-        return [self._read(loaded.run(None, {entry.name: self._pixels(image, height, width)})) for image in images]
+    def read(self, image: Image.Image, loaded: Any) -> np.ndarray:
+        return self._pixels(image, *self._input_size(loaded.get_inputs()[0].shape))
+
+    def detect(self, images: list[np.ndarray], loaded: Any) -> list[Detections]:
+        entry = loaded.get_inputs()[0].name
+        return [self._read(loaded.run(None, {entry: pixels})) for pixels in images]
 
     def box_sides(self, loaded: Any) -> tuple[float, float]:
         """As `Detector.box_sides`; a head says by its attribute `box_unit` in which unit its boxes are."""

@@ -14,7 +14,7 @@ from hf_curriculum.data.proposals import selective_search, short_sides, validate
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.scorers.base import Aggregate, ImageScorer
-from hf_curriculum.scorers.visual.images import ImageOpener, distinct_images
+from hf_curriculum.scorers.visual.images import open_image, read_images
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -130,15 +130,9 @@ class RegionProposals(ImageScorer):
 
     def _search(self, batch: dict[str, list[Any]]) -> np.ndarray:
         found = np.full((len(batch[self.column]), 2), np.nan)
-        opener = ImageOpener()
-        for stored, rows in distinct_images(batch, self.column, np.ones(len(found), bool)):
-            image = opener(stored)
-            if image is not None:
-                boxes, size = selective_search(image, self.mode, self.max_side, self.max_aspect)
-                boxes = boxes[short_sides(boxes) >= self.min_size]
-                shares = np.prod((boxes[:, 2:] - boxes[:, :2]) / np.float32(size), axis=1)
-                found[rows] = min(len(boxes), self.max_proposals or len(boxes)), _mean(shares)
-        opener.report(self)
+        every = np.ones(len(found), bool)
+        for values, rows in read_images(self, batch, self.column, every, self._searched):
+            found[rows] = values
         counts = found[np.isfinite(found[:, 0]), 0]
         if self.max_proposals and len(counts) >= _ENOUGH and not vars(self).get("_warned"):
             self._warned = bool((counts == self.max_proposals).mean() > 0.5)
@@ -152,6 +146,13 @@ class RegionProposals(ImageScorer):
                     self.name,
                 )
         return found
+
+    def _searched(self, stored: Any) -> tuple[float, float]:
+        """The number of proposals of an image, and the mean share that one covers."""
+        boxes, size = selective_search(open_image(stored), self.mode, self.max_side, self.max_aspect)
+        boxes = boxes[short_sides(boxes) >= self.min_size]
+        shares = np.prod((boxes[:, 2:] - boxes[:, :2]) / np.float32(size), axis=1)
+        return min(len(boxes), self.max_proposals or len(boxes)), _mean(shares)
 
     def _of_source(self, batch: dict[str, list[Any]]) -> np.ndarray:
         ids = batch[self.id_column]

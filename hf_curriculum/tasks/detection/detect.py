@@ -15,13 +15,14 @@ from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.image_files import stored_images
+from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.parts import PartFolder, data_digest, launched
 from hf_curriculum.provenance import ScoreProvenance, append_columns, read_column, validate_new_columns
 from hf_curriculum.scorers.base import installed_versions
 from hf_curriculum.scorers.text.mentions import COCO_NAMES
 from hf_curriculum.scorers.visual.detectors import Detections, Detector
-from hf_curriculum.scorers.visual.images import ImageOpener
+from hf_curriculum.scorers.visual.images import image_workers, open_image, read_ahead
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def add_detections(
     min_confidence: float = 0.5,
     most: int = 100,
     column: str = OBJECTS,
+    num_workers: int = 0,
     cache_dir: str | Path | None = None,
     rows_per_part: int = 1000,
     timeout: float = 3600.0,
@@ -55,6 +57,7 @@ def add_detections(
         min_confidence: detections below are left out.
         most: detections of an image at most, those of highest confidence.
         column: to write.
+        num_workers: processes that open and prepare images while the detector computes; 0: in turns with it.
         cache_dir: where to keep finished parts.
         rows_per_part: images in each.
         timeout: seconds to wait for a further part of another process.
@@ -97,13 +100,15 @@ def add_detections(
     distinct = dataset.select_columns([IMAGE]).select(firsts)
     run = _Run(detector, COCO_NAMES if names == "coco" else names, min_confidence, most)
     if cache_dir is None:
-        found = pa.chunked_array([run.find(distinct, range(len(distinct)))])
+        with image_workers(num_workers):
+            found = pa.chunked_array([run.find(distinct, range(len(distinct)))])
     else:
         about = {**run.made_by(), "data": data_digest(distinct)}
         rank, world_size = launched()
         parts = PartFolder(cache_dir, about, len(distinct), rows_per_part, single_process=world_size == 1)
-        for part in parts.missing(range(rank, parts.count, world_size)):
-            parts.write(part, {column: run.find(distinct, parts.rows_of(part))})
+        with image_workers(num_workers):
+            for part in parts.missing(range(rank, parts.count, world_size)):
+                parts.write(part, {column: run.find(distinct, parts.rows_of(part))})
         found = parts.read_all(timeout).column(column)
     if len(distinct) and found.null_count == len(found):
         raise ValueError(f"None of the {len(distinct):,} images can be read: no object was found. Look at the files.")
@@ -136,7 +141,7 @@ class _Run:
 
     def find(self, images: Dataset, rows: range) -> pa.Array:
         """The objects of these images."""
-        loaded, opener, found = self.detector.loaded(), ImageOpener(), []
+        loaded, found, failed = self.detector.loaded(), [], []
         sides = self.detector.box_sides(loaded)
         names = self.detector.class_names(loaded) if self.names is None else self.names
         if names is None:
@@ -144,17 +149,25 @@ class _Run:
                 f"{self.detector!r:.120} does not know the names of its classes, which objects are told by. Pass "
                 '`names=`, a list of them in their order, or "coco" for its 80.'
             )
+
+        def read(stored: Any) -> tuple[tuple[int, int], Any]:
+            image = open_image(stored)
+            return image.size, self.detector.read(image, loaded)
+
         for start in range(rows.start, rows.stop, _BATCH):
             stored = stored_images(images.select(range(start, min(start + _BATCH, rows.stop))))
-            opened = [opener(one) for one in stored]
-            there = [place for place, image in enumerate(opened) if image is not None]
-            detected = iter(self.detector.detect([opened[place] for place in there], loaded) if there else [])
-            for image in opened:
-                one = None if image is None else next(detected)
-                found.append(None if one is None else self._objects(one, image.size, sides, names))
-        if opener.failed:
+            opened = list(read_ahead(self.detector, stored, read))
+            there = [one for one in opened if not isinstance(one, UnreadableImageError)]
+            detected = iter(self.detector.detect([one for _, one in there], loaded) if there else [])
+            for one in opened:
+                if isinstance(one, UnreadableImageError):
+                    failed.append(str(one))
+                    found.append(None)
+                else:
+                    found.append(self._objects(next(detected), one[0], sides, names))
+        if failed:
             what = "%d images cannot be read, and their objects are unknown. The first: %s"
-            logger.warning(what, len(opener.failed), opener.failed[0])
+            logger.warning(what, len(failed), failed[0])
         return pa.array(found, Features({"objects": FEATURE}).arrow_schema.field("objects").type)
 
     def _objects(

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import ViltModel
 
 from hf_curriculum import ViLTSimilarity, add_scores, read_provenance
+from hf_curriculum.data.images import to_rgb
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scorers.visual import images
 
@@ -102,8 +103,7 @@ def test_models_that_are_not_there_or_lack_the_head():
 
 def test_an_image_is_opened_once_for_its_captions(monkeypatch):
     opened = []
-    call = images.ImageOpener.__call__
-    monkeypatch.setattr(images.ImageOpener, "__call__", lambda self, image: opened.append(0) or call(self, image))
+    monkeypatch.setattr(images, "to_rgb", lambda image: opened.append(0) or to_rgb(image))
     ViLTSimilarity(TINY.vilt())(ROWS)
     assert len(opened) == 4
     ViLTSimilarity(TINY.vilt())({column: ROWS[column] for column in ("image", "caption")})
