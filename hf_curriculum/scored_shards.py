@@ -7,6 +7,7 @@ import logging
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,14 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     file = Path(folder) / MANIFEST
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. `score_shards` writes it.")
+    status = file.stat()
+    return dict(_manifest(file.absolute(), status.st_mtime_ns, status.st_size))
+
+
+@lru_cache(maxsize=4)  # it names every shard, and is asked for with each of them
+def _manifest(file: Path, changed: int, size: int) -> dict[str, Any]:
     found = read_json(file, "Delete the folder, and score again.", ["format", "scores", "keep", "shards"])
-    validate_inside([os.path.join(folder, name) for name in found["shards"]], [folder], file)
+    validate_inside([os.path.join(file.parent, name) for name in found["shards"]], [file.parent], file)
     return found
 
 

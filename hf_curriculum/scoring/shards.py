@@ -47,6 +47,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _FORMAT = 1
 _CLAIMS, _FAILED = ".claims", ".failed"
 _POLL = 1.0  # seconds between two looks for a shard that is free
+_COUNT = 5.0  # seconds between two counts of what all processes have done, 100,000 files maybe
 
 
 @dataclass(frozen=True)
@@ -308,18 +309,23 @@ class ShardRun:
 
     def _turn(self, claims: Claims, first: int) -> Iterator[SourceShard]:
         """Shards that this process has claimed, one after the other, until every one is done."""
-        left = [*self.shards[first:], *self.shards[:first]]
+        left = list(self.left([*self.shards[first:], *self.shards[:first]]))
         while left:
             busy = []
-            for shard in self.left(left):
+            for shard in left:
+                if self._is_done(shard):
+                    continue
                 if not claims.take(shard.name):
                     busy.append(shard)
-                elif score_file(self.out, shard.name).is_file() or _has_failed(self.out, shard):
-                    claims.give_back(shard.name)  # done since the look
+                elif self._is_done(shard):  # since the look
+                    claims.give_back(shard.name)
                 else:
                     yield shard
             if left := busy:
                 time.sleep(_POLL)
+
+    def _is_done(self, shard: SourceShard) -> bool:
+        return score_file(self.out, shard.name).is_file() or _has_failed(self.out, shard)
 
     def write_scores(self, shard: SourceShard, path: Path, worker: int | None) -> None:
         """Scores a shard and writes its file."""
@@ -446,11 +452,16 @@ def progress_bar(out: Path, count: int, watched: bool) -> Iterator[Callable[[], 
     """A bar over the shards of all processes; what it gives is called when this process has done one."""
     options = {"desc": "Scoring", "unit": "shard", "disable": None if watched else True}
     with tqdm(total=count, initial=len(done_shards(out)), **options) as bar:
+        looked = time.monotonic()
 
         def moved() -> None:
-            bar.update(len(done_shards(out)) - bar.n)
+            nonlocal looked
+            if not bar.disable and time.monotonic() > looked + _COUNT:
+                bar.update(len(done_shards(out)) - bar.n)
+                looked = time.monotonic()
 
         yield moved
+        bar.update(len(done_shards(out)) - bar.n)
 
 
 def _duration(seconds: float) -> str:

@@ -131,13 +131,13 @@ def bucket_shards(
 
 def _same_shards(shards: list[SourceShard], scores: str | Path) -> list[SourceShard]:
     """The shards in the order of their scores; a `ValueError` where they are not those that were scored."""
-    named, scored = {shard.name: shard for shard in shards}, finished_shards(scores)
+    named, scored = {shard.name: shard for shard in shards}, dict.fromkeys(finished_shards(scores))
     if missing := [name for name in scored if name not in named]:
         raise ValueError(
             f"{scores} holds scores of {missing[0]}, which is not among the {len(shards):,} shards of this source. "
             "Name the shards that were scored, from the same folder."
         )
-    if more := [name for name in named if name not in set(scored)]:
+    if more := [name for name in named if name not in scored]:
         raise ValueError(f"{more[0]} is not scored in {scores}. Run `score_shards` on all of the source first.")
     return [named[name] for name in scored]
 

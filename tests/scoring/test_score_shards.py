@@ -168,7 +168,7 @@ def test_scores_made_in_another_way_do_not_mix(tmp_path):
         score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", keep=["uid"], batch_size=7)
     with pytest.raises(ValueError, match=r"00003\.tar is not among the 3 of this source"):
         score_shards(str(tmp_path / "crawl/{00000..00002}.tar"), CaptionLength(), tmp_path / "out")
-    with pytest.raises(ValueError, match="Both are at least 1"):
+    with pytest.raises(ValueError, match="The first two are at least 1"):
         score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", num_proc=0)
     with pytest.raises(FileNotFoundError, match="`score_shards` writes it"):
         shard_status(tmp_path / "crawl")
