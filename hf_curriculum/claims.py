@@ -17,6 +17,7 @@ from pathlib import Path
 from hf_curriculum.config import parse_json
 
 _ENDING = ".claim"
+_WRITING = 2.0  # seconds that it may take to write a claim
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,10 @@ class Claims:
                     return False
                 self.folder.mkdir(exist_ok=True)
             else:
+                self._held.add(file)
                 with os.fdopen(number, "w", encoding="utf-8") as stream:
                     facts = {"name": name, "owner": self.owner, "host": platform.node(), "pid": os.getpid()}
                     json.dump({**facts, "begun": time.strftime("%Y-%m-%d %H:%M:%S")}, stream)
-                self._held.add(file)
                 return True
 
     def give_back(self, name: str) -> None:
@@ -115,8 +116,8 @@ class Claims:
                 return True
         except FileNotFoundError:
             return True
-        except (ValueError, KeyError, TypeError):
-            pass  # it is being written
+        except (ValueError, KeyError, TypeError):  # it is being written, or its process was killed at that
+            return self._age(file) > _WRITING
         return self._age(file) > self.lease
 
     def _age(self, file: Path) -> float:

@@ -226,17 +226,17 @@ class Bucketing:
         return self.work / _DONE / f"{number:06d}.json"
 
     @cached_property
-    def _found_in(self) -> list[list[tuple[int, int]]]:
-        """For each shard the pieces, and the batches in them, that hold its rows."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(int(self.layout.first[-1]))]
-        for piece in range(len(self.source.names)):
-            for batch, number in enumerate(read_json(self._piece_file(piece).with_suffix(".json"), _REMEDY)):
-                found[number].append((piece, batch))
-        return found
+    def _found_in(self) -> tuple[np.ndarray, np.ndarray]:
+        """The shard of every batch of all pieces, int32 (batches,), and where each piece begins among them, int64."""
+        files = (self._piece_file(piece).with_suffix(".json") for piece in range(len(self.source.names)))
+        numbers = [np.array(read_json(file, _REMEDY), np.int32) for file in files]
+        return np.concatenate(numbers), np.cumsum([0, *map(len, numbers)])
 
     def _write_shard(self, number: int) -> None:
-        batches = []
-        for piece, batch in self._found_in[number]:
+        numbers, starts = self._found_in
+        batches, places = [], np.flatnonzero(numbers == number)
+        pieces = np.searchsorted(starts, places, "right") - 1
+        for piece, batch in zip(pieces.tolist(), (places - starts[pieces]).tolist(), strict=True):
             with reading(self._piece_file(piece), _REMEDY):
                 batches.append(pa.ipc.open_file(pa.memory_map(str(self._piece_file(piece)))).get_batch(batch))
         schema = self.source.features.arrow_schema
@@ -251,7 +251,8 @@ class Bucketing:
         name = self.layout.file(number, self.format)
         file = self.work / OUT / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}")
+        temporary = self._done_file(number).with_suffix(f".{os.getpid()}")  # not where the buckets will be
+        temporary.parent.mkdir(exist_ok=True)
         parts = (table.take(order[start : start + _ROWS]) for start in range(0, len(order), _ROWS))
         try:
             if self.format == "parquet":
