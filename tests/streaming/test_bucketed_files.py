@@ -446,8 +446,8 @@ def test_what_parquet_shards_are_written_with(tmp_path, monkeypatch):
     one = table.slice(0, 2).nbytes
     tables = [table.slice(at, 2) for at in (0, 2, 4)]
     size = tables[0].nbytes + tables[1].nbytes
-    assert [len(part) for part in shards._merged(tables, size)] == [4, 2]
-    assert [len(part) for part in shards._merged(tables, size + 1)] == [6]
+    assert [len(part) for part in shards.merged_tables(tables, size)] == [4, 2]
+    assert [len(part) for part in shards.merged_tables(tables, size + 1)] == [6]
     given, writer = [], pq.ParquetWriter
     monkeypatch.setattr(
         pq, "ParquetWriter", lambda *args, **options: given.append(options) or writer(*args, **options)
