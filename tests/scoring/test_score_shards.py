@@ -35,10 +35,7 @@ from hf_curriculum.scored_shards import MARK, read_shard_scores, score_file
 from hf_curriculum.scoring import shards as scoring
 from hf_curriculum.scoring.shards import shard_status
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
 def lengths(rows: list[dict]) -> list[float]:

@@ -34,10 +34,7 @@ from hf_curriculum.streaming import bucketing, score_counts
 from hf_curriculum.streaming.index import verify_bucketed
 from hf_curriculum.streaming.score_counts import ScoreCounts, cut_keys, order_keys, scores_of_keys
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
 @pytest.fixture

@@ -25,11 +25,7 @@ from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket, quan
 from hf_curriculum.streaming.save import configurations
 
 MADE = ScoreProvenance("difficulty", "by hand", {"source": "this test"}, easy="high")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
 def scored(size: int = 103, unscored: int = 0) -> Dataset:
