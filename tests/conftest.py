@@ -143,9 +143,11 @@ def call_main(launch: Callable, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 
 @pytest.fixture
-def datasets_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def datasets_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """`datasets` keeps what it makes in a folder of this test's, outside of its `tmp_path`."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    with pytest.MonkeyPatch.context() as patch:  # its own: tests undo theirs
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        yield
 
 
 @pytest.fixture

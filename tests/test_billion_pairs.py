@@ -90,5 +90,10 @@ def test_the_twelve_commands(tmp_path, monkeypatch, store, launch):
     told = "\n".join(said)
     assert told.count("4 of 4 shards are scored: 160 pairs.") == 3
     assert re.search(r"caption_length +CaptionLength +low +160", told)
-    assert "Phases() by caption_length (low = easy): 160 examples" in told
-    assert (tmp_path / "run/model.safetensors").is_file() or list((tmp_path / "run").glob("**/model.safetensors"))
+    assert told.count("Phases() by caption_length (low = easy): 160 examples") == 2  # of the plan, and of the run
+    assert "80 of 160 examples (50 %) are never shown" in told
+    assert "160 pairs by rank of caption_length (low = easy) in buckets" in told
+    assert re.search(r"'examples': 400, .*'train_loss'|'train_loss'.*'examples': 400", told)
+    assert "nothing was sent; this would be:" in told
+    assert "columns: url (string), caption_length (float32)" in told
+    assert (tmp_path / "run/model.safetensors").is_file()

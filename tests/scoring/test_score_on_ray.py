@@ -106,5 +106,6 @@ def test_a_machine_dies_and_the_files_are_the_same(two_machines, tmp_path):
         (out / "scores" / name).unlink()
     assert score_shards(source, [CaptionLength(), WordRarity(), Patient()], out, **options).done == 10  # without Ray
     assert contents(out / "scores") == expected
-    assert score_on_ray(source, [CaptionLength(), WordRarity(), Patient()], out, **options).pairs == 30  # nothing is left
+    again = score_on_ray(source, [CaptionLength(), WordRarity(), Patient()], out, **options)
+    assert again.pairs == 30  # nothing is left
     assert load_scored(out).column_names == ["shard", "key", "url", "caption_length", "word_rarity", "patient"]

@@ -214,9 +214,10 @@ def test_unfinished_work_that_is_damaged_or_another_s_is_named(tmp_path, scored,
         raise KeyboardInterrupt
 
     args, work = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out"), tmp_path / ".out.unfinished"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(bucketing.Bucketing, "_write_shard", stopping)
+    monkeypatch.setattr(bucketing.Bucketing, "_write_shard", stopping)
+    with pytest.raises(KeyboardInterrupt):
         bucket_shards(*args, 2)
+    monkeypatch.undo()
     (work / "pieces/000001.json").write_text("[]")
     with pytest.raises(RuntimeError, match=r"2 of 2 processes ended with an error, which stands above\. Finished"):
         bucket_shards(*args, 2, workers=2)
