@@ -143,6 +143,14 @@ def call_main(launch: Callable, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 
 @pytest.fixture
+def datasets_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """`datasets` keeps what it makes in a folder of this test's, outside of its `tmp_path`."""
+    with pytest.MonkeyPatch.context() as patch:  # its own: tests undo theirs
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        yield
+
+
+@pytest.fixture
 def test_data() -> Callable[[str], Path]:
     """`test_data("flickr8k")`: that folder of HF_CURRICULUM_TEST_DATA; skips the test where there is none."""
 

@@ -12,33 +12,24 @@ import pages as PAGES
 import pytest
 from crawl import pairs, write_tar
 from PIL import Image
+from s3_server import s3_server
 from typer.testing import CliRunner
 
 from hf_curriculum.cli import app
 
-moto_server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+pytest.importorskip("moto.server", reason="moto[server] is not installed")
 s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
 pytestmark = pytest.mark.slow
 PAGE = PAGES.ROOT / "docs/guides/a_billion_pairs.md"
 
 
 @pytest.fixture
-def store(monkeypatch):
+def store():
     """An S3 with a bucket `crawls`, where `s3://` leads."""
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in (
-        ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
-        ("AWS_ACCESS_KEY_ID", "a"),
-        ("AWS_SECRET_ACCESS_KEY", "a"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-    ):
-        monkeypatch.setenv(name, value)
-    files = s3fs.S3FileSystem(skip_instance_cache=True)
-    files.mkdir("crawls")
-    yield files
-    server.stop()
+    with s3_server():
+        files = s3fs.S3FileSystem(skip_instance_cache=True)
+        files.mkdir("crawls")
+        yield files
 
 
 def download(folder: Path) -> None:
@@ -90,5 +81,10 @@ def test_the_twelve_commands(tmp_path, monkeypatch, store, launch):
     told = "\n".join(said)
     assert told.count("4 of 4 shards are scored: 160 pairs.") == 3
     assert re.search(r"caption_length +CaptionLength +low +160", told)
-    assert "Phases() by caption_length (low = easy): 160 examples" in told
-    assert (tmp_path / "run/model.safetensors").is_file() or list((tmp_path / "run").glob("**/model.safetensors"))
+    assert told.count("Phases() by caption_length (low = easy): 160 examples") == 2  # of the plan, and of the run
+    assert "80 of 160 examples (50 %) are never shown" in told
+    assert "160 pairs by rank of caption_length (low = easy) in buckets" in told
+    assert re.search(r"'examples': 400, .*'train_loss'|'train_loss'.*'examples': 400", told)
+    assert "nothing was sent; this would be:" in told
+    assert "columns: url (string), caption_length (float32)" in told
+    assert (tmp_path / "run/model.safetensors").is_file()

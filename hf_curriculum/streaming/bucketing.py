@@ -27,7 +27,7 @@ from hf_curriculum.claims import Claims
 from hf_curriculum.config import file_digest, read_json, reading, write_atomically
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.streaming.index import Shard, ShardFormat
-from hf_curriculum.streaming.shards import write_parquet, write_tar
+from hf_curriculum.streaming.shards import merged_tables, write_parquet, write_tar
 
 ENDINGS: dict[str, str] = {"parquet": "parquet", "webdataset": "tar"}
 """The ending of a shard's file, by its format."""
@@ -205,7 +205,7 @@ class Bucketing:
             with pa.OSFile(str(temporary), "wb") as sink:
                 writer = pa.ipc.new_file(sink, schema)
                 start = 0
-                for table in _runs(self.source.tables(piece)):
+                for table in merged_tables(self.source.tables(piece), _RUN_BYTES):
                     stop = start + table.num_rows
                     numbers += _write_sorted(writer, schema, table, shards[start:stop], places[start:stop])
                     start = stop
@@ -269,18 +269,6 @@ class Bucketing:
         """The shards of each bucket, when all are written."""
         read = [Shard(**read_json(self._done_file(number), _REMEDY)) for number in range(int(self.layout.first[-1]))]
         return [tuple(read[start:stop]) for start, stop in zip(self.layout.first, self.layout.first[1:], strict=False)]
-
-
-def _runs(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The tables, put together to about `_RUN_BYTES` each."""
-    parts: list[pa.Table] = []
-    for table in tables:
-        parts.append(table)
-        if sum(part.nbytes for part in parts) >= _RUN_BYTES:
-            yield pa.concat_tables(parts)
-            parts = []
-    if parts:
-        yield pa.concat_tables(parts)
 
 
 def _write_sorted(

@@ -186,13 +186,13 @@ def write_parquet(tables: Iterable[pa.Table], file: Path, schema: pa.Schema, gro
     with pq.ParquetWriter(
         file, schema, use_content_defined_chunking=options, write_page_index=True, write_page_checksum=True
     ) as writer:
-        for table in _merged(tables, group_bytes):
+        for table in merged_tables(tables, group_bytes):
             groups = max(1, round(table.nbytes / group_bytes))
             writer.write_table(table, row_group_size=max(1, -(-table.num_rows // groups)))
         writer.add_key_value_metadata({"content_defined_chunking": json.dumps(options)})
 
 
-def _merged(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+def merged_tables(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
     """The tables, small ones put together until they have so many bytes."""
     parts: list[pa.Table] = []
     for table in tables:

@@ -26,6 +26,8 @@ from hf_curriculum.cli.score import score_table
 from hf_curriculum.hub.push import PushContents
 from hf_curriculum.names import SUITES
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
+from hf_curriculum.scoring.shards import ShardScores
+from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,64 @@ def test_scores_alone_are_pushed_by_their_key(tmp_path, replaced):
     for words in ({"num_buckets": 3}, {"thumbnails": True}, {"cut": "value"}):
         with pytest.raises(typer.BadParameter, match="need the data, and scores alone are pushed"):
             push_command.__wrapped__(tmp_path, "me/x", on=["key"], **words)
+
+
+# ---- score --in-place, bucket ----
+
+
+def test_every_option_of_scores_in_place(tmp_path, replaced):
+    status = ShardScores(2, 2, 9)
+    score, look = (replaced("scoring.shards", name, status) for name in ("score_shards", "shard_status"))
+    words = ["--scorer", "caption_length", "--keep", "uid", "--keep", "url", "--column", "caption=text"]
+    words += ["--num-proc", 3, "--batch-size", 7, "--rank", 1, "--ranks", 5]
+    found = done("score", "c/*.tar", tmp_path, "--in-place", *words)
+    assert found.stdout == "2 of 2 shards are scored: 9 pairs.\n"
+    [((source, [scorer], out), named)] = score.calls
+    assert (source, type(scorer), out) == ("c/*.tar", CaptionLength, tmp_path)
+    numbers = {"num_proc": 3, "batch_size": 7, "rank": 1, "world_size": 5}
+    assert named == {"columns": {"caption": "text"}, "keep": ["uid", "url"], **numbers}
+    assert json.loads(done("score", "c", tmp_path, "--status", "--json").stdout)["pairs"] == 9
+    assert look.calls == [((tmp_path,), {})]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["out", "--keep", "uid"], "It goes with --in-place."),
+        (["out", "--in-place", "--overwrite"], "It does not go with --in-place: True. Leave it out."),
+        (["--in-place", "--scorer", "caption_length"], "Name the folder of the scores, OUTPUT."),
+    ],
+)
+def test_options_that_scores_in_place_do_not_take(words, message, replaced):
+    score = replaced("scoring.shards", "score_shards")
+    found = result("score", "c", *words)
+    assert (found.exit_code, score.calls) == (2, [])
+    assert message in said(found)
+
+
+def test_every_option_of_buckets(tmp_path, replaced):
+    buckets = tuple(StoredBucket(3, float(at), at + 0.5, (Shard(f"{at}", 3, 1, ""),)) for at in range(2))
+    facts = ("caption_length", "low", "value", (1.0,), 6, 0, "last", 0, "parquet", {})
+    bucket = replaced("streaming.save_shards", "bucket_shards", BucketIndex(*facts, buckets, ((0.0,), (1.0,))))
+    words = ["--num-buckets", 2, "--cut", "value", "--threshold", 1, "--score-column", "caption_length"]
+    words += ["--easy", "high", "--unscored", "drop", "--uids", tmp_path / "u.npy", "--column", "caption=text"]
+    words += ["--keep", "image", "--format", "webdataset", "--shard-size", 9, "--seed", 4, "--workers", 3]
+    found = done("bucket", "c", tmp_path / "scores", tmp_path / "out", *words, "--overwrite")
+    assert [line.split() for line in found.stdout.splitlines()[-2:]] == [
+        ["0", "3", "0", "0.5", "1"],
+        ["1", "3", "1", "1.5", "1"],
+    ]
+    assert f"6 pairs by value of caption_length (low = easy) in {tmp_path / 'out'}" in said(found)
+    assert bucket.calls == [
+        (
+            ("c", tmp_path / "scores", tmp_path / "out", 2, "value"),
+            {
+                "score_column": "caption_length", "easy": "high", "thresholds": [1.0], "unscored": "drop",
+                "uids": tmp_path / "u.npy", "columns": {"caption": "text"}, "keep": ["image"], "format": "webdataset",
+                "shard_size": 9, "seed": 4, "workers": 3, "overwrite": True,
+            },
+        )
+    ]  # fmt: skip
 
 
 # ---- recipe ----

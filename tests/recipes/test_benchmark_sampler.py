@@ -78,6 +78,7 @@ def test_no_plan_holds_more_than_sixteen_bytes_per_example(benchmark_module):
 
 def test_plans_are_measured(benchmark_module):
     plans = importlib.import_module("plans")
+    assert plans.measured(lambda: b"1" * 40_000_000)[2] > 30_000_000  # of 40 MB
     names = ["phases", "weighted", "iid, scored", "node_sampling"]
     lines = [plans.measure_rule(name, 20_000) for name in names]
     lines.append(plans.measure_buckets(10**6, shards=40))
@@ -86,6 +87,7 @@ def test_plans_are_measured(benchmark_module):
         assert min(line[name] for name in ("peak_bytes", "describe_s", "describe_bytes", "first_draw_s")) >= 0
     assert [line["kept_bytes"] for line in (lines[0], lines[2])] == [8, 8]
     table = plans.as_markdown(lines).splitlines()
+    assert [line.split(" | ")[0] for line in table[2:-1]] == [f"| {name}" for name in names]
     assert len(table) == 2 + len(lines)
     assert all(len(line.split("|")) == 10 for line in table)
     assert table[-1].startswith("| phases, 40 shards | 1,000,000 |")

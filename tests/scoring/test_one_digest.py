@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from crawl import contents, crawl
 
 from hf_curriculum import CaptionLength, WordRarity, score_shards
+from hf_curriculum.scoring import shards
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +23,20 @@ def score(folder: str, out: str, environment: dict[str, str]) -> None:
     """What each process does."""
     os.environ.update(environment)
     score_shards(folder, [CaptionLength(), WordRarity()], out, keep=["uid"], lease=3)
+
+
+def score_until_killed(folder: str, out: str, environment: dict[str, str], mark: Path) -> None:
+    """As `score`, and stops where the first file of scores would be written."""
+    write = shards.write_atomically
+
+    def stop(file: Path, *more, **options) -> None:
+        if file.suffix == ".parquet":
+            mark.touch()
+            time.sleep(600)
+        write(file, *more, **options)
+
+    shards.write_atomically = stop
+    score(folder, out, environment)
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +82,28 @@ def test_an_array_of_slurm(whole, tmp_path, processes):
 
 
 def test_eight_ranks_of_which_three_die(whole, tmp_path, processes):
-    rng = random.Random(0)
-    started = [
-        processes.Process(target=score, args=(str(whole[0]), str(tmp_path), {"RANK": str(rank), "WORLD_SIZE": "8"}))
-        for rank in range(8)
+    out, marks = tmp_path / "out", [tmp_path / str(rank) for rank in range(3)]
+    places = [(str(whole[0]), str(out), {"RANK": str(rank), "WORLD_SIZE": "8"}) for rank in range(8)]
+    dying = [
+        processes.Process(target=score_until_killed, args=(*place, mark), daemon=True)
+        for place, mark in zip(places, marks, strict=False)
     ]
-    for process in started:
+    others = [processes.Process(target=score, args=place) for place in places[3:]]
+    for process in dying:
         process.start()
-    while not (tmp_path / "shards.json").exists():
+    while not all(mark.exists() for mark in marks):  # each has a shard that is scored, and not written
+        assert all(process.is_alive() for process in dying)
         time.sleep(0.01)
-    dead = rng.sample(started, 3)
-    for process in dead:
-        time.sleep(rng.uniform(0, 0.1))
+    for process in others:
+        process.start()
+    while not list(out.glob("scores/*.parquet")):
+        assert any(process.is_alive() for process in others)
+        time.sleep(0.01)
+    for process in dying:
         os.kill(process.pid, signal.SIGKILL)
-    for process in started:
+    for process in (*dying, *others):
         process.join()
-    assert [process.exitcode for process in started if process not in dead] == [0] * 5
-    assert contents(tmp_path) == whole[1]
-    assert sorted(path.name for path in Path(tmp_path).iterdir()) == [".fitted", "scores", "shards.json"]
+    assert [process.exitcode for process in dying] == [-signal.SIGKILL] * 3
+    assert [process.exitcode for process in others] == [0] * 5
+    assert contents(out) == whole[1]
+    assert sorted(path.name for path in out.iterdir()) == [".fitted", "scores", "shards.json"]

@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
-import tarfile
 import threading
 import time
 
 import pytest
+from crawl import contents, crawl
 
 from hf_curriculum import CaptionLength, WordRarity, load_scored, score_on_ray, score_shards
 
-SLOW = """
+PATIENT = """
 import os, time
+from pathlib import Path
 import numpy as np
 from hf_curriculum import Scorer
 
-class Slow(Scorer):
-    columns, name, easy = ("caption",), "slow", "low"
+class Patient(Scorer):
+    columns, name, easy = ("caption",), "patient", "low"
 
     def score(self, batch, rank):
         if not hasattr(self, "_model"):  # `self.loaded(rank)` would do the same, and import torch
             with open(os.environ["LOADS"], "a") as file:
                 file.write(f"{os.getpid()}\\n")
             self._model = len
-        time.sleep(float(os.environ["SECONDS_A_BATCH"]))
+        out = Path(os.environ["OUT"])
+        while len(list(out.glob("scores/*.parquet"))) >= 2 and not (out.parent / "goes on").exists():
+            time.sleep(0.05)
         return np.array([self._model(text) for text in batch["caption"]])
 """
-
-
-def crawl(folder, shards=10, pairs=3):
-    """Archives of captions."""
-    folder.mkdir()
-    for shard in range(shards):
-        with tarfile.open(folder / f"{shard:05d}.tar", "w") as archive:
-            for pair in range(pairs):
-                said = {
-                    "caption": f"{'a red ball ' * pair}of shard {shard}",
-                    "url": f"https://a.example/{shard}/{pair}",
-                }
-                member, content = tarfile.TarInfo(f"{shard:05d}{pair:04d}.json"), json.dumps(said).encode()
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-    return folder
-
-
-def files(out):
-    return {file.name: file.read_bytes() for file in (out / "scores").iterdir()}
 
 
 def test_mistakes(monkeypatch, tmp_path):
@@ -70,15 +52,14 @@ def two_machines(tmp_path, monkeypatch):
     pytest.importorskip("ray.data")
     from ray.cluster_utils import Cluster
 
-    (tmp_path / "slow_scorer.py").write_text(SLOW)
+    (tmp_path / "patient_scorer.py").write_text(PATIENT)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     monkeypatch.setenv("LOADS", str(tmp_path / "loads"))
-    monkeypatch.setenv("SECONDS_A_BATCH", "0.3")
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
     size = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
     second = cluster.add_node(**size)
-    monkeypatch.setenv("SECONDS_A_BATCH", "0")  # here
     ray.init(cluster.address, log_to_driver=False)
     yield lambda: cluster.remove_node(second, allow_graceful=False)
     ray.shutdown()
@@ -87,12 +68,13 @@ def two_machines(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_machine_dies_and_the_files_are_the_same(two_machines, tmp_path):
-    from slow_scorer import Slow
+    from patient_scorer import Patient
 
-    source, out = crawl(tmp_path / "crawl"), tmp_path / "out"
-    scorers, options = [CaptionLength(), WordRarity(), Slow()], {"keep": ["url"], "batch_size": 2, "lease": 2}
+    source, out = tmp_path / "crawl", tmp_path / "out"
+    crawl(source, 10, 3)
+    scorers, options = [CaptionLength(), WordRarity(), Patient()], {"keep": ["url"], "batch_size": 2, "lease": 2}
     score_shards(source, scorers, tmp_path / "expected", **options)
-    expected = files(tmp_path / "expected")
+    expected = contents(tmp_path / "expected/scores")
     assert len(expected) == 10
     with pytest.raises(ValueError, match=r"An actor was to have .*'GPU': 1.*none would ever start"):
         score_on_ray(source, scorers, out, num_gpus=1)
@@ -103,25 +85,27 @@ def test_a_machine_dies_and_the_files_are_the_same(two_machines, tmp_path):
     whole, at = (source / "00009.tar").read_bytes(), []
 
     def damage_and_kill():
-        while len(at) < 2:
-            at[:] = files(out) if (out / "scores").is_dir() else []
-            time.sleep(0.1)
+        while len(at) < 2:  # then the scorers wait
+            at[:] = out.glob("scores/*.parquet")
+            time.sleep(0.05)
         (source / "00009.tar").write_bytes(whole[:700])
         two_machines()
+        (tmp_path / "goes on").touch()
 
     threading.Thread(target=damage_and_kill, daemon=True).start()
     with pytest.raises(ValueError, match=r"1 of 10 shards cannot be read, and the others are scored\. 00009: "):
-        score_on_ray(source, [CaptionLength(), WordRarity(), Slow()], out, **options)
+        score_on_ray(source, [CaptionLength(), WordRarity(), Patient()], out, **options)
     assert 2 <= len(at) < 9  # so many were done when it died
     loads = (tmp_path / "loads").read_text().split()
     assert len(set(loads)) == len(loads) <= 3  # once per actor, and by the one that was started again
     assert not list(out.glob(".claims/*"))
-    found = files(out)
+    found = contents(out / "scores")
     assert found == {name: content for name, content in expected.items() if name != "00009.parquet"}
     (source / "00009.tar").write_bytes(whole)
     for name in list(found)[:4]:
         (out / "scores" / name).unlink()
-    assert score_shards(source, [CaptionLength(), WordRarity(), Slow()], out, **options).done == 10  # without Ray
-    assert files(out) == expected
-    assert score_on_ray(source, [CaptionLength(), WordRarity(), Slow()], out, **options).pairs == 30  # nothing is left
-    assert load_scored(out).column_names == ["shard", "key", "url", "caption_length", "word_rarity", "slow"]
+    assert score_shards(source, [CaptionLength(), WordRarity(), Patient()], out, **options).done == 10  # without Ray
+    assert contents(out / "scores") == expected
+    again = score_on_ray(source, [CaptionLength(), WordRarity(), Patient()], out, **options)
+    assert again.pairs == 30  # nothing is left
+    assert load_scored(out).column_names == ["shard", "key", "url", "caption_length", "word_rarity", "patient"]

@@ -35,10 +35,7 @@ from hf_curriculum.scored_shards import MARK, read_shard_scores, score_file
 from hf_curriculum.scoring import shards as scoring
 from hf_curriculum.scoring.shards import shard_status
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
 def lengths(rows: list[dict]) -> list[float]:
@@ -131,15 +128,17 @@ def test_equal_shards_give_equal_files_however_many_processes(tmp_path):
     assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "last")
 
 
-def test_a_scorer_is_fitted_once_on_all_texts(tmp_path):
+def test_a_scorer_is_fitted_once_on_all_texts(tmp_path, monkeypatch):
     rows = crawl(tmp_path / "crawl")
-    score_shards(tmp_path / "crawl", WordRarity(), tmp_path / "out")
     data = Dataset.from_dict({"caption": [row["caption"] for row in rows]})
-    fitted = WordRarity().fit(data)
+    fitted, fits, fit = WordRarity().fit(data), [], WordRarity.fit
+    monkeypatch.setattr(WordRarity, "fit", lambda self, texts: fits.append(1) or fit(self, texts))
+    score_shards(tmp_path / "crawl", WordRarity(), tmp_path / "out")
     assert load_scored(tmp_path / "out")["word_rarity"][:] == add_scores(data, fitted)["word_rarity"][:]
     again = WordRarity()
     score_shards(tmp_path / "crawl", again, tmp_path / "out")
     assert again.describe() == fitted.describe()
+    assert fits == [1]
 
 
 def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
@@ -185,8 +184,16 @@ def test_columns_are_looked_for_before_the_work(tmp_path):
     assert set(load_scored(tmp_path / "out")["caption_length"][:]) == {1.0}
 
 
-@pytest.mark.parametrize("kind", ["cut", "between", "json", "parquet"])
-def test_a_damaged_shard_is_named_and_the_others_are_scored(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("cut", r"00002\.tar cannot be read behind sample 0 \(it does not end as an archive does\)"),
+        ("between", r"00002\.tar cannot be read behind sample 0 \(it does not end as an archive does\)"),
+        ("json", "JSON"),
+        ("parquet", r"00002\.parquet is damaged"),
+    ],
+)
+def test_a_damaged_shard_is_named_and_the_others_are_scored(tmp_path, kind, why):
     ending = "parquet" if kind == "parquet" else "tar"
     rows = crawl(tmp_path / "crawl", write=write_parquet if kind == "parquet" else write_tar, ending=ending)
     file = tmp_path / f"crawl/00002.{ending}"
@@ -198,7 +205,7 @@ def test_a_damaged_shard_is_named_and_the_others_are_scored(tmp_path, kind):
         file.write_bytes(whole.replace(b'{"uid"', b'{"uid,', 1))
     else:
         file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"1 of 4 shards cannot be read, and the others are scored\. 00002: "):
+    with pytest.raises(ValueError, match=rf"1 of 4 shards cannot be read, and the others are scored\. 00002: .*{why}"):
         score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
     status = shard_status(tmp_path / "out")
     assert (status.done, list(status.failed)) == (3, ["00002"])
@@ -238,6 +245,23 @@ def test_pairs_without_an_image_or_a_caption_have_no_score(tmp_path):
     assert np.isnan(data["caption_length"][:]).tolist() == [False, False, False, True, True]
 
 
+def test_a_column_of_names_of_images_is_none_of_images(tmp_path):
+    write_parquet(tmp_path / "crawl/0.parquet", [{**row, "image": "a.jpg"} for row in pairs(0, 5)])
+    with pytest.raises(ValueError, match=r"5 rows name images in place of holding their bytes, such as 'a\.jpg'"):
+        score_shards(tmp_path / "crawl", Brightness(), tmp_path / "out")
+
+
+class Failing(CaptionLength):
+    def score(self, batch, rank):
+        raise ZeroDivisionError
+
+
+def test_processes_that_fail_are_counted(tmp_path):
+    crawl(tmp_path / "crawl", 2, 3)
+    with pytest.raises(RuntimeError, match=r"2 of 2 processes ended with an error, which stands above\. Finished"):
+        score_shards(tmp_path / "crawl", Failing(), tmp_path / "out", num_proc=2)
+
+
 def test_keys_and_uids_that_stand_twice_are_told(tmp_path, caplog):
     rows = pairs(0, 4)
     write_tar(tmp_path / "crawl/0.tar", [*rows, rows[0]])
@@ -256,7 +280,10 @@ def test_a_plan_and_a_filter_by_scores_alone(tmp_path):
     plan = make_plan(Filter(0.5), data, score_column="caption_length", global_batch_size=8)
     assert len(plan.ranking) == 120
     plan.export(tmp_path / "uids.npy", data, id_column="uid", datacomp=True)
-    assert np.load(tmp_path / "uids.npy").dtype.itemsize == 16
+    easiest = np.argsort(data["caption_length"][:], kind="stable")[:60]
+    uids = [f"{high:016x}{low:016x}" for high, low in np.load(tmp_path / "uids.npy").tolist()]
+    assert sorted(set(uids)) == sorted(data["uid"][row] for row in easiest)
+    assert uids == sorted(uids)
 
 
 def test_scores_are_joined_to_rows_by_the_names_that_both_have(tmp_path):
@@ -338,6 +365,8 @@ def test_who_works_on_what(tmp_path, monkeypatch, caplog):
 
     class Telling(CaptionLength):
         def score(self, batch, rank):
+            for place, file in enumerate(sorted(tmp_path.glob("out/scores/*.parquet"))):
+                os.utime(file, (30 * place, 30 * place))
             told.append(shard_status(tmp_path / "out"))
             return super().score(batch, rank)
 
@@ -345,8 +374,8 @@ def test_who_works_on_what(tmp_path, monkeypatch, caplog):
     assert [status.done for status in told] == [0, 1, 2]
     assert [claim.name for claim in told[1].working] == ["00001.tar"]
     assert f"00001.tar: process {os.getpid()} on" in told[1].describe()
-    assert told[2].seconds_left is not None
-    assert "are left" in told[2].describe()
+    assert [status.seconds_left for status in told] == [None, None, 30]
+    assert "2 of 3 shards are scored: 60 pairs. About 30.0 s are left." in told[2].describe()
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -368,5 +397,10 @@ def test_archives_with_other_headers_are_read_as_tarfile_reads_them(tmp_path, fo
     content = bytearray((tmp_path / "a.tar").read_bytes())
     content[3] ^= 1
     (tmp_path / "b.tar").write_bytes(content)
-    with pytest.raises(tarfile.ReadError):
+    with pytest.raises(tarfile.ReadError, match="the header at byte 0 is damaged"):
         list(archive_members(tmp_path / "b.tar"))
+    member = tarfile.TarInfo("last.txt")
+    member.size = 5000
+    (tmp_path / "c.tar").write_bytes(member.tobuf(format) + bytes(1024))
+    with pytest.raises(tarfile.ReadError, match=r"last\.txt is cut short"):
+        list(archive_members(tmp_path / "c.tar"))

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from hf_curriculum import (
     save_bucketed,
     score_shards,
 )
+from hf_curriculum.claims import Claims
+from hf_curriculum.data.readers.shards import ShardReader
 from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scored_shards import score_file
@@ -34,10 +37,7 @@ from hf_curriculum.streaming import bucketing, score_counts
 from hf_curriculum.streaming.index import verify_bucketed
 from hf_curriculum.streaming.score_counts import ScoreCounts, cut_keys, order_keys, scores_of_keys
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
 @pytest.fixture
@@ -92,11 +92,13 @@ def test_keys_ascend_as_scores_do():
     assert order_keys(scores, "low")[[0, 7, 8]].tolist() == [2**32 - 1] * 3
     for easy in ("low", "high"):
         keys = order_keys(scores[1:7], easy)
-        assert (np.diff(keys.astype(np.int64)) >= 0).all() == (easy == "low")
+        steps = np.diff(keys.astype(np.int64)) * (1 if easy == "low" else -1)
+        assert (steps >= 0).all()
+        assert (steps == 0).tolist() == [False, False, True, False, False]  # 0 has no sign
         np.testing.assert_array_equal(scores_of_keys(keys, easy), scores[1:7])
 
 
-def test_buckets_are_those_of_the_definition_whoever_writes_them(tmp_path, scored):
+def test_buckets_are_those_of_the_definition_whoever_writes_them(tmp_path, scored, monkeypatch):
     options = {"num_buckets": 4, "shard_size": 11, "seed": 3}
     index = bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "one", **options)
     scores = np.array(load_scored(tmp_path / "scores")["caption_length"])
@@ -109,6 +111,12 @@ def test_buckets_are_those_of_the_definition_whoever_writes_them(tmp_path, score
     assert [shard.rows for bucket in index.buckets for shard in bucket.shards] == [10] * 12
     bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "two", workers=2, **options)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    tables = ShardReader.tables
+    monkeypatch.setattr(ShardReader, "tables", lambda self, features: tables(self, features, size=7))
+    monkeypatch.setattr(bucketing, "_RUN_BYTES", 1)  # a piece is sorted a few rows at a time
+    bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "few", **options)
+    assert contents(tmp_path / "one") == contents(tmp_path / "few")
+    shutil.rmtree(tmp_path / "few")
     assert verify_bucketed(tmp_path / "one").digest == index.digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["crawl", "one", "scores", "two"]
     # the same rows as a data set give the same shards
@@ -136,6 +144,7 @@ def test_archives_and_parquet_hold_the_same_rows_in_the_same_order(tmp_path, sco
     assert streams[0] == streams[2]
     assert streams[0] == [{name: row[name] for name in streams[0][0]} for row in streams[1]]
     known = {row["key"]: row for row in scored}
+    assert {row["key"] for row in streams[0]} == known.keys()
     for row in streams[0]:
         assert {name: known[row["key"]][name] for name in ("caption", "uid", "image")}.items() <= row.items()
 
@@ -200,7 +209,31 @@ def test_unfinished_work_of_other_settings_is_not_gone_on_with(tmp_path, scored,
     )
 
 
-def test_shards_that_are_not_those_that_were_scored(tmp_path, scored):
+def test_unfinished_work_that_is_damaged_or_another_s_is_named(tmp_path, scored, monkeypatch):
+    def stopping(self, number):
+        raise KeyboardInterrupt
+
+    args, work = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out"), tmp_path / ".out.unfinished"
+    monkeypatch.setattr(bucketing.Bucketing, "_write_shard", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        bucket_shards(*args, 2)
+    monkeypatch.undo()
+    (work / "pieces/000001.json").write_text("[]")
+    with pytest.raises(RuntimeError, match=r"2 of 2 processes ended with an error, which stands above\. Finished"):
+        bucket_shards(*args, 2, workers=2)
+    with pytest.raises(ValueError, match=r"unfinished holds \d+ of the 60 rows of shard 0: a file in it is damaged"):
+        bucket_shards(*args, 2)
+    claims = Claims(work / "claims", 120)
+    assert claims.take("write 0")
+    with pytest.raises(RuntimeError, match=r"Another process writes there, .* other settings: process .*\(write 0\)"):
+        bucket_shards(*args, 3)
+    claims.give_back("write 0")
+    assert bucket_shards(*args, 3).sizes == (40, 40, 40)
+
+
+def test_shards_that_are_not_those_that_were_scored(tmp_path, scored, monkeypatch):
+    tables = ShardReader.tables
+
     def bucket(**options):
         options = {"source": tmp_path / "crawl", "scores": tmp_path / "scores", "path": tmp_path / "out", **options}
         bucket_shards(**{"num_buckets": 2, **options})
@@ -226,12 +259,39 @@ def test_shards_that_are_not_those_that_were_scored(tmp_path, scored):
     ):
         with pytest.raises(ValueError, match=match):
             bucket(**mistake)
+    monkeypatch.setattr(ShardReader, "tables", lambda self, features: islice(tables(self, features, size=10), 2))
+    with pytest.raises(ValueError, match=r"00000\.tar holds 20 rows, and 30 were scored: it was changed since"):
+        bucket()
+    monkeypatch.undo()
+    file = score_file(tmp_path / "scores", "00001.tar")
+    kept, table = file.read_bytes(), pq.read_table(file)
+    pq.write_table(table.set_column(0, "key", table["key"].take(np.arange(30)[::-1])), file)
+    with pytest.raises(ValueError, match=r"00001\.tar has other keys than were scored, behind row 0"):
+        bucket()
+    file.write_bytes(kept)
     rows = pairs(2, 30)
     rows[3]["caption"] = "now another text"
     write_tar(tmp_path / "crawl/00002.tar", rows)
     with pytest.raises(ValueError, match=r"00002\.tar was changed after it was scored"):
         bucket()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_column_of_several_types_is_one_of_texts(tmp_path):
+    rows = pairs(0, 20)
+    rows[9]["uid"], rows[11]["uid"] = 7, [1, "a"]
+    write_tar(tmp_path / "crawl/0.tar", rows)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "scores", keep=["uid"])
+    args = (tmp_path / "crawl", tmp_path / "scores")
+    bucket_shards(*args, tmp_path / "out", 2, keep=["uid"])
+    uids = {row["key"]: row["uid"] for row in BucketedStream(tmp_path / "out", IID())}
+    assert uids == {row["key"]: str(row["uid"]) for row in rows}
+    assert load_scored(tmp_path / "scores")["uid"][:] == [str(row["uid"]) for row in rows]
+    write_tar(tmp_path / "crawl/0.tar", [{**row, "uid": 7} for row in pairs(0, 20)])
+    write_tar(tmp_path / "crawl/1.tar", pairs(1, 20))
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "others")
+    with pytest.raises(ValueError, match=r"1\.tar behind row 0: "):
+        bucket_shards(tmp_path / "crawl", tmp_path / "others", tmp_path / "out2", 2, keep=["uid"])
 
 
 def test_pairs_without_a_score(tmp_path):

@@ -25,11 +25,7 @@ from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket, quan
 from hf_curriculum.streaming.save import configurations
 
 MADE = ScoreProvenance("difficulty", "by hand", {"source": "this test"}, easy="high")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
 def scored(size: int = 103, unscored: int = 0) -> Dataset:
@@ -446,8 +442,8 @@ def test_what_parquet_shards_are_written_with(tmp_path, monkeypatch):
     one = table.slice(0, 2).nbytes
     tables = [table.slice(at, 2) for at in (0, 2, 4)]
     size = tables[0].nbytes + tables[1].nbytes
-    assert [len(part) for part in shards._merged(tables, size)] == [4, 2]
-    assert [len(part) for part in shards._merged(tables, size + 1)] == [6]
+    assert [len(part) for part in shards.merged_tables(tables, size)] == [4, 2]
+    assert [len(part) for part in shards.merged_tables(tables, size + 1)] == [6]
     given, writer = [], pq.ParquetWriter
     monkeypatch.setattr(
         pq, "ParquetWriter", lambda *args, **options: given.append(options) or writer(*args, **options)

@@ -1,9 +1,10 @@
-"""Captioners under `torch.compile`: one graph for each length of texts, and the losses of eager ones."""
+"""Captioners under `torch.compile`: one graph for each shape of a batch, and the losses of eager ones."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from hf_curriculum import IID
 from tests.helpers.every_model import case
@@ -35,7 +36,7 @@ def without_dropout(model):
 
 
 @pytest.mark.parametrize(("name", "side"), CASES.items())
-def test_one_graph_for_each_length_and_none_later(name, side):
+def test_one_graph_for_each_shape_and_none_later(name, side):
     model, collator, data, *_ = case(name)
     model, collator.tokenizer.padding_side = without_dropout(model), side
     by_length = sorted(range(len(data)), key=lambda row: len(data[row]["caption"]))
@@ -50,8 +51,11 @@ def test_one_graph_for_each_length_and_none_later(name, side):
     losses = [model(**batch).loss for batch in batches[1]]
     torch.testing.assert_close([model(**batch).loss for batch in batches[3]], losses, atol=1e-6, rtol=1e-6)
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    counter = CompileCounter()
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
     found = [compiled(**batch).loss for batch in batches[3]]
+    shapes = {tuple((key, *value.shape) for key, value in batch.items()) for batch in batches[3]}
+    assert counter.frame_count <= len(shapes)
     torch.testing.assert_close(found, losses, atol=2e-6, rtol=1e-6)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for batch in batches[3]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import numpy as np
 import pytest
@@ -15,19 +14,37 @@ from transformers import TrainerCallback
 
 from hf_curriculum import CaptionGitForCausalLM, CurriculumTrainer, CurriculumTrainingArguments, Phases
 from hf_curriculum.models.git.build import small_git_config
-from hf_curriculum.training import speed
+from hf_curriculum.training import callbacks, speed
+
+
+class Clock:
+    """Time that passes in the model and in the collator alone."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    for module in (callbacks, speed):
+        monkeypatch.setattr(module, "time", made)
+    return made
 
 
 class Net(nn.Module):
-    """A model that reads ids, and says what it costs."""
+    """A model that reads ids for two seconds, and says what it costs."""
 
     main_input_name = "input_ids"
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
+        self.weight, self.clock = nn.Parameter(torch.zeros(())), clock
 
     def forward(self, input_ids, attention_mask, labels=None):
+        self.clock.now += 2
         return {"loss": (self.weight - input_ids.float().mean()) ** 2}
 
     def floating_point_ops(self, inputs):
@@ -39,11 +56,11 @@ class Rows:
 
     is_random = False
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
 
     def __call__(self, rows):
-        time.sleep(self.seconds)
+        self.clock.now += self.seconds
         mask = torch.ones(len(rows), 5, dtype=torch.long)
         mask[:, 3:] = 0
         return {"input_ids": torch.ones(len(rows), 5, dtype=torch.long), "attention_mask": mask}
@@ -57,7 +74,8 @@ class Seen(TrainerCallback):
         self.logs.append(dict(logs))
 
 
-def train(tmp_path, seconds: float = 0.0, **options):
+def train(tmp_path, clock: Clock, seconds: float):
+    """A run of batches of 8, each of which takes so many seconds to collate; and its entries with a loss."""
     data = Dataset.from_dict({"s": np.arange(64, dtype=np.float32)})
     args = CurriculumTrainingArguments(
         str(tmp_path),
@@ -70,52 +88,58 @@ def train(tmp_path, seconds: float = 0.0, **options):
         use_cpu=True,
         disable_tqdm=True,
         remove_unused_columns=False,
-        **options,
     )
     seen = Seen()
     trainer = CurriculumTrainer(
-        model=Net(), args=args, train_dataset=data, data_collator=Rows(seconds), callbacks=[seen]
+        model=Net(clock), args=args, train_dataset=data, data_collator=Rows(clock, seconds), callbacks=[seen]
     )
     trainer.train()
-    return trainer, seen.logs
+    return trainer, [entry for entry in seen.logs if "loss" in entry]
 
 
-def test_a_log_says_how_fast_the_run_is(tmp_path, monkeypatch):
+def test_a_log_says_how_fast_the_run_is(tmp_path, clock, monkeypatch):
     monkeypatch.setattr(speed, "peak_of", lambda device: 1e6)
-    trainer, logs = train(tmp_path)
-    entries = [entry for entry in logs if "loss" in entry]
-    assert len(entries) >= 4
-    for entry in entries:
-        assert entry["examples_per_second"] > 0
-        assert 0 <= entry["idle"] <= 1
+    trainer, logs = train(tmp_path, clock, 0.5)
+    # Batches per step: the one that the loader reads ahead counts in the first entry.
+    for entry, batches in zip(logs[:-1], (4 / 3, 1, 1, 1), strict=True):
+        seconds = 0.5 * batches + 2
+        assert entry["examples_per_second"] == pytest.approx(8 / seconds, rel=1e-3)
+        assert entry["idle"] == pytest.approx(0.5 * batches / seconds, rel=1e-3)
+    for entry in logs:
         # 3 of 5 tokens of each example, and 1000 operations
-        assert entry["tokens_per_second"] == pytest.approx(3 * entry["examples_per_second"], rel=1e-2)
-        assert entry["mfu"] == pytest.approx(1000 * entry["examples_per_second"] / 1e6, rel=1e-2)
+        assert entry["tokens_per_second"] == pytest.approx(3 * entry["examples_per_second"], rel=2e-3)
+        assert entry["mfu"] == pytest.approx(1000 * entry["examples_per_second"] / 1e6, rel=2e-3)
     # what differs between equal runs is not in the state
     names = {"examples_per_second", "idle", "tokens_per_second", "mfu"}
     assert not any(names & entry.keys() for entry in trainer.state.log_history)
-    assert trainer.speed.of_run()["examples_per_second"] > 0
+    expected = {"examples_per_second": 3.2, "idle": 0.2, "tokens_per_second": 9.6, "mfu": 0.0032}
+    assert trainer.speed.of_run() == pytest.approx(expected, rel=1e-3)
     assert not any(isinstance(one, speed.SpeedLog) for one in trainer.callback_handler.callbacks)
 
 
-def test_a_run_that_waits_says_once_what_to_raise(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(speed, "_LEAST_SECONDS", 0.0)
+def test_a_run_that_waits_says_once_what_to_raise(tmp_path, clock, caplog):
     caplog.set_level(logging.WARNING)
-    _, logs = train(tmp_path, seconds=0.02)
-    assert all(entry["idle"] > 0.3 for entry in logs if "loss" in entry)
+    _, logs = train(tmp_path, clock, 2)
+    assert all(entry["idle"] > 0.3 for entry in logs)
     said = [record.message for record in caplog.records if "waits for data" in record.message]
     assert len(said) == 1
-    assert "Raise dataloader_num_workers (0 now); a faster image processor helps too" in said[0]
+    assert "The run waits for data 50 % of its time. Raise dataloader_num_workers (0 now); a faster image" in said[0]
 
 
-def test_a_run_that_does_not_wait_says_nothing(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(speed, "_LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(speed.SpeedLog, "waiting", lambda self: __import__("contextlib").nullcontext())
+@pytest.mark.parametrize(("seconds", "idle"), [(0, 0), (0.2, 0.09091)])
+def test_a_run_that_does_not_wait_says_nothing(tmp_path, clock, caplog, seconds, idle):
     caplog.set_level(logging.WARNING)
-    _, logs = train(tmp_path)
-    assert {entry["idle"] for entry in logs if "loss" in entry} == {0.0}
+    _, logs = train(tmp_path, clock, seconds)
+    assert {entry["idle"] for entry in logs[1:-1]} == {idle}
     assert "waits for data" not in caplog.text
     assert "mfu" not in logs[0]  # the peak of a CPU is not known
+
+
+def test_a_short_stretch_says_nothing(tmp_path, clock, caplog, monkeypatch):
+    monkeypatch.setattr(speed, "_LEAST_SECONDS", 13)
+    caplog.set_level(logging.WARNING)
+    train(tmp_path, clock, 2)
+    assert "waits for data" not in caplog.text
 
 
 @pytest.mark.parametrize(("name", "peak"), [("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA A10G", 70e12), ("Any", None)])

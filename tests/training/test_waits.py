@@ -36,6 +36,27 @@ CASES = [
 ]  # fmt: skip
 
 
+def test_what_waits_is_seen(monkeypatch):
+    seen, values = Dispatched(), torch.arange(4.0)
+    as_on_a_device(monkeypatch, seen)
+    for wait, name in (
+        (lambda: values.sum().item(), "item"),
+        (values.tolist, "tolist"),
+        (lambda: bool(values.any()), "__bool__"),
+        (lambda: [1, 2][values.argmin()], "__index__"),
+        (values.nonzero, "aten::nonzero"),
+        (lambda: values[values > 1], "aten::index.Tensor by a mask"),
+        (lambda: values.masked_select(values > 1), "aten::masked_select"),
+        (lambda: torch.unique(values), "aten::_unique2"),
+    ):
+        seen.waits.clear()
+        wait()
+        assert not seen.waits
+        with watched(seen):
+            wait()
+        assert seen.waits[name] == 1, (name, seen.waits)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_no_step_waits_for_its_device(monkeypatch, tmp_path, name):
     seen, losses = Dispatched(), []

@@ -322,7 +322,10 @@ class ShardReader:
         return row
 
     def features(self, keep: Sequence[str] | None = None) -> Features:
-        """The columns of its pairs and their types, under our names: of an archive by its first pairs."""
+        """The columns of its pairs and their types, under our names: of an archive by its first pairs.
+
+        Values of several types in one column of JSON are texts.
+        """
         if self.kind == "parquet":
             with reading(self.path, _REMEDY):
                 schema = pq.read_schema(self.path)
@@ -334,7 +337,7 @@ class ShardReader:
             read = self._tar if self.kind == "tar" else self._files
             rows = list(islice(read(True), _FIRST))
             names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
-            values = {name: pa.array([row.get(name) for row in rows]) for name in names if name != IMAGE}
+            values = {name: _array([row.get(name) for row in rows]) for name in names if name != IMAGE}
             found = dict(Features.from_arrow_schema(pa.table(values).schema))
             found |= {IMAGE: Image()} if IMAGE in names else {}
         if IMAGE in found:
@@ -354,7 +357,7 @@ class ShardReader:
         try:
             if self.kind != "parquet":
                 for batch in self._batches(list(features), size):
-                    yield pa.table({field.name: pa.array(batch[field.name], field.type) for field in schema}, schema)
+                    yield pa.table({field.name: _array(batch[field.name], field.type) for field in schema}, schema)
                 return
             with reading(self.path, _REMEDY):
                 file = pq.ParquetFile(self.path)
@@ -373,6 +376,16 @@ class ShardReader:
                     yield pa.table([columns[name].cast(schema.field(name).type) for name in features], schema=schema)
         except (ValueError, TypeError, pa.ArrowException) as error:
             raise DamagedShardError(f"{self.path} behind row {start:,}: {error}") from error
+
+
+def _array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Values of JSON as a column; texts where they are to be, and where they have several types."""
+    try:
+        return pa.array(values, kind)
+    except pa.ArrowException:
+        if kind not in (None, pa.string()):
+            raise
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
 def _validate_embedded(images: Sequence[Any]) -> None:
