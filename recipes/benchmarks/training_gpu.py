@@ -29,6 +29,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -597,7 +598,8 @@ def measure(bench: Bench, seconds: float, write: Callable[[dict[str, Any]], None
                 for row in measured():
                     rows.append(row)
             except Exception as error:  # the rest of the time is worth as much without it
-                failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
+                traceback.print_exc()
+                failed[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             left.remove(name)
             bench.forget()
             print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,6 +81,18 @@ def test_operations_are_those_of_pytorch_s_counter(gpu):
     with gpu.Operations() as seen:
         torch.ones(3).nonzero().sum().item()
     assert (seen.flops, seen.waits) == (0, 2)
+
+
+def test_waits_on_a_gpu_are_its_warnings(gpu, monkeypatch):
+    modes = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def passes():
+        for message in ("called a synchronizing CUDA operation", "another warning") * 2:
+            warnings.warn(message, stacklevel=1)
+
+    assert gpu.waits_in(passes, torch.device("cuda")) == 2
+    assert modes == ["warn", "default"]
 
 
 def test_git_s_operations_are_those_it_tells(gpu):
