@@ -14,8 +14,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 logger: logging.Logger = logging.getLogger(__name__)
 
 PEAKS: dict[str, float] = {
-    "H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L4": 121e12,
-    "A10G": 70e12, "A10": 125e12, "V100": 125e12, "T4": 65e12, "RTX 4090": 165e12, "RTX 3090": 71e12,
+    "H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L40": 181e12,
+    "L4": 121e12, "A10G": 70e12, "A10": 125e12, "V100": 125e12, "T4": 65e12, "RTX 4090": 165e12, "RTX 3090": 71e12,
 }  # fmt: skip
 """Dense multiplications and additions per second in 16 bits, by a part of a device's name: makers' data sheets."""
 _MOST_IDLE = 0.1

@@ -2,9 +2,8 @@
 
     python recipes/benchmarks/training.py                   # a middle size and the paper's, on one thread: 3 minutes
     python recipes/benchmarks/training.py --sizes middle --repetitions 5 --json out.json
-    python recipes/benchmarks/training.py --device cuda     # bf16, batches of 32, and what the paper's run would cost
 
-Two comparisons per size, without dropout, captions of 20 tokens:
+`training_gpu.py` measures a GPU. Two comparisons per size, without dropout, captions of 20 tokens:
 
 - one caption per image: ours leaves out logits of image positions, and the last layer's image rows;
 - five captions per image: ours packed behind one image (`image_index`), beside one image per caption (stock's and
@@ -12,8 +11,8 @@ Two comparisons per size, without dropout, captions of 20 tokens:
 
 The sides take turns and the best time of each counts. Losses and gradients are compared in the same run: sides that
 differ by more than 1e-4 (a weight's gradient relative to its norm, or to a thousandth of the largest norm where that
-is more) are an error. On a CPU the process's own time counts, which a busy machine does not lengthen. What stored
-features save Flamingo is in `flamingo_features.py`.
+is more) are an error. The process's own time counts, which a busy machine does not lengthen. What stored features save
+Flamingo is in `flamingo_features.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,12 +27,15 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import GitConfig, GitForCausalLM
+from training_gpu import TOKENS, stock_git, table
+from transformers import GitForCausalLM
 
 from hf_curriculum.models.git.build import git_from_stock
 
-CAPTIONS, TOKENS, TOLERANCE = 5, 20, 1e-4
-COLUMNS = ("size", "what", "ours", "against", "ratio", "asked")
+CAPTIONS, TOLERANCE = 5, 1e-4
+COLUMNS = {
+    name: (name, ",.3g" if name == "ratio" else "") for name in ("size", "what", "ours", "against", "ratio", "asked")
+}
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,7 @@ class Size:
 
     def stock(self) -> GitForCausalLM:
         """Random weights, no dropout."""
-        shape = {
-            "hidden_size": self.width,
-            "intermediate_size": 4 * self.width,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.width // 64,
-        }
-        vision = {**shape, "image_size": self.pixels, "patch_size": 16}
-        still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        torch.manual_seed(0)
-        return GitForCausalLM(GitConfig(vision_config=vision, vocab_size=self.vocabulary, **shape, **still))
+        return stock_git(self.width, self.layers, self.vocabulary, self.pixels)
 
 
 SIZES = {
@@ -174,39 +166,18 @@ def measure(name: str, repetitions: int | None = None) -> list[dict[str, object]
     return rows
 
 
-def table(rows: list[dict[str, object]]) -> str:
-    """The rows as a Markdown table."""
-
-    def cell(value: object) -> str:
-        return f"{value:,.3g}" if isinstance(value, float) else str(value)
-
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(cell(row.get(column, "")) for column in COLUMNS) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Measures and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, help="middle and paper; on a GPU: paper")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, help="by default middle and paper")
     parser.add_argument("--repetitions", type=int, help="times each side runs; by default each size's own")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda for bf16 steps and the cost of the whole run")
-    parser.add_argument("--workers", type=int, default=8, help="of the loader, on a GPU")
     parser.add_argument("--json", type=Path, help="also write the rows here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.device == "cpu":
-        rows = [row for name in options.sizes or ("middle", "paper") for row in measure(name, options.repetitions)]
-        worst = max(row["largest gradient difference"] for row in rows)
-        note = f"Losses are equal, and gradients to {worst:.0e} of their norm."
-    else:
-        sys.path.insert(0, str(Path(__file__).parent))
-        from training_gpu import measure_gpu
-
-        size = SIZES[(options.sizes or ["paper"])[0]]
-        rows, note = measure_gpu(size, torch.device(options.device), options.workers, options.repetitions or 20)
-    print(f"{table(rows)}\n{note}")
+    rows = [row for name in options.sizes or ("middle", "paper") for row in measure(name, options.repetitions)]
+    worst = max(row["largest gradient difference"] for row in rows)
+    print(f"{table(rows, COLUMNS)}\nLosses are equal, and gradients to {worst:.0e} of their norm.")
     if options.json:
         machine = {"threads": options.threads, "torch": torch.__version__, "processor": platform.machine()}
         options.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1), encoding="utf-8")

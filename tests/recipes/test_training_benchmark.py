@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-
-from hf_curriculum import make_scenes
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "benchmarks"
 
@@ -20,6 +24,14 @@ def benchmark(monkeypatch):
     import training
 
     return training
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import training_gpu
+
+    return training_gpu
 
 
 class Scaled(nn.Module):
@@ -58,15 +70,80 @@ def test_sides_that_train_other_weights_are_not_compared(benchmark):
         benchmark.in_turn([benchmark.Side("one", Scaled(), inputs), benchmark.Side("frozen", frozen, inputs)], 1)
 
 
-def test_needed_multiplications_by_hand(benchmark):
-    from training_gpu import needed_flops
+def test_operations_are_those_of_pytorch_s_counter(gpu):
+    given = gpu.case("aligner", True)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        given.model(**given.inputs).loss.backward()
+    with gpu.Operations() as seen, sdpa_kernel(SDPBackend.MATH):
+        given.model(**given.inputs).loss.backward()
+    assert seen.flops == counter.get_total_flops() > 0
+    assert seen.waits == 0
+    with gpu.Operations() as seen:
+        torch.ones(3).nonzero().sum().item()
+    assert (seen.flops, seen.waits) == (0, 2)
 
-    size = benchmark.Size(width=64, layers=1, vocabulary=100, singles=1, images=1, pixels=32)
-    rows, words, w = 5, 20, 64
-    tower = rows * 768 * w + rows * 12 * w * w + 2 * rows * rows * w + rows * w * w
-    image = 2 * rows * w * w
-    text = words * 12 * w * w + 2 * words * (rows + words) * w + words * w * 100
-    assert needed_flops(size, 2, 3) == 3 * 2 * (2 * (tower + image) + 3 * text)
+
+def test_waits_on_a_gpu_are_its_warnings(gpu, monkeypatch):
+    modes = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def passes():
+        for message in ("called a synchronizing CUDA operation", "another warning") * 2:
+            warnings.warn(message, stacklevel=1)
+
+    assert gpu.waits_in(passes, torch.device("cuda")) == 2
+    assert modes == ["warn", "default"]
+
+
+def test_git_s_operations_are_those_it_tells(gpu):
+    given = gpu.case("GIT", True)
+    with gpu.Operations() as seen, sdpa_kernel(SDPBackend.MATH):
+        given.model(**given.inputs).loss.backward()
+    assert seen.flops == pytest.approx(given.model.floating_point_ops(given.inputs), rel=0.1)
+
+
+def test_shares_of_both_rates(gpu):
+    bench = gpu.Bench(torch.device("cpu"), True, None)
+    bench.rate, bench.peak = 8.0, 16.0
+    row = bench.finished(gpu.Row("GIT", "eager", "autocast", "2", 500.0, 4.0, flops=2))
+    assert (row.matmul_share, row.mfu, row.gib) == (0.5, 0.25, None)
+    bench.peak = None
+    assert bench.finished(row).mfu is None
+
+
+def test_losses_that_differ_are_not_compared(gpu, monkeypatch):
+    bench = gpu.Bench(torch.device("cpu"), True, None)
+    losses = {"ours from stock GIT": 2.0, "stock GIT": 2.5}
+    monkeypatch.setattr(
+        bench, "row", lambda name, mode, *_, **__: gpu.Row(name, mode, "", "", 1.0, 1.0, loss=losses[name])
+    )
+    with pytest.raises(ValueError, match=r"The losses 2\.0 of ours and 2\.5 of stock differ"):
+        list(bench.compared(1, "eager"))
+    losses["stock GIT"] = 2.01
+    assert len(list(bench.compared(5, "eager"))) == 2
+
+
+def test_what_fails_and_what_no_longer_fits_are_named(gpu):
+    def fails():
+        yield gpu.Row("half", "eager", "", "", 2.0, 500.0)
+        raise RuntimeError("no kernel")
+
+    def lasts():
+        time.sleep(60)
+        yield gpu.Row("late", "eager", "", "", 1.0, 1.0)
+
+    work = {"one": fails, "two": lasts, "three": lasts}
+    facts = {"device": torch.device("cpu"), "tiny": True, "backend": None, "workers": 1, "rate": 1e12, "peak": None}
+    bench, written = SimpleNamespace(work=lambda: work, forget=lambda: None, **facts), []
+    report = gpu.measure(bench, 0.3, written.append)
+    assert [row["model"] for row in report["rows"]] == ["half"]
+    assert report["failed"] == {"one": "RuntimeError: no kernel"}
+    assert report["left_out"] == ["two", "three"]
+    assert written[-1] == report
+    assert gpu.described(report).endswith(
+        "- Failed: one: RuntimeError: no kernel\n- Left out, the time was up: two.\n"
+        "- Left out, the time was up: three."
+    )
 
 
 @pytest.mark.slow
@@ -79,12 +156,31 @@ def test_it_runs_and_finds_equal_gradients(launch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_section_of_gpus_runs_on_a_cpu_too(benchmark, monkeypatch):
-    import training_gpu
-
-    monkeypatch.setattr(training_gpu, "BATCH", 4)
-    monkeypatch.setattr(training_gpu, "make_scenes", lambda count, **options: make_scenes(20, **options))
-    rows, note = training_gpu.measure_gpu(benchmark.SIZES["tiny"], torch.device("cpu"), workers=0, repetitions=1)
-    assert [row["what"].rsplit(": ")[-1] for row in rows] == ["ours", "ours", "training from files, loading included"]
-    assert "15,054,492 captions, would take" in note
-    assert "MFU" not in benchmark.table(rows)
+def test_the_script_for_a_gpu_runs_alone(gpu, launch, tmp_path):
+    shutil.copy(FOLDER / "training_gpu.py", tmp_path)
+    options = ("--device", "cpu", "--size", "tiny", "--minutes", "3", "--out", "found.json")
+    done = launch(tmp_path / "training_gpu.py", *options, cwd=tmp_path)
+    report = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert (report["failed"], report["left_out"]) == ({}, [])
+    rows = report["rows"]
+    assert {row["mode"] for row in rows} == {"eager"}
+    assert {row["model"] for row in rows} == {
+        *("GIT", "Flamingo", "region Transformer", "aligner", "WSDDN", "UpDown", "AoANet"),
+        *("ours from stock GIT", "stock GIT", "GIT, trained from JPEGs"),
+    }
+    assert [row["precision"] for row in rows if row["model"] == "GIT"] == ["autocast", "weights"]
+    assert all(row["waits"] == 0 and 0 < row["loss"] < 30 for row in rows[:-1] if row["model"] != "stock GIT")
+    assert len(report["comparisons"]) == 2
+    for one in report["comparisons"]:
+        assert one["loss_of_ours"] == pytest.approx(one["loss_of_stock"], abs=0.03)
+        speeds = {row["model"]: row["pairs_per_second"] for row in rows if row["batch"] == one["batch"]}
+        assert one["ratio"] == pytest.approx(speeds["ours from stock GIT"] / speeds["stock GIT"])
+    assert rows[-1]["hours_of_the_paper"] == pytest.approx(15_054_492 / rows[-1]["pairs_per_second"] / 3600)
+    lines = [line.strip("|").split("|") for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert len(lines) == 1 + len(rows)
+    for cells, row in zip(lines[1:], rows, strict=True):
+        model, mode, precision, batch, milliseconds, pairs, *_, waits, _ = (cell.strip() for cell in cells)
+        assert [model, mode, precision, batch] == [row[name] for name in ("model", "mode", "precision", "batch")]
+        assert float(milliseconds.replace(",", "")) == pytest.approx(row["milliseconds"], abs=0.051)
+        assert float(pairs.replace(",", "")) == pytest.approx(row["pairs_per_second"], abs=0.051)
+        assert waits == ("" if row["waits"] is None else str(row["waits"]))

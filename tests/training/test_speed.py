@@ -142,7 +142,10 @@ def test_a_short_stretch_says_nothing(tmp_path, clock, caplog, monkeypatch):
     assert "waits for data" not in caplog.text
 
 
-@pytest.mark.parametrize(("name", "peak"), [("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA A10G", 70e12), ("Any", None)])
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA A10G", 70e12), ("NVIDIA L40", 181e12), ("Any", None)],
+)
 def test_the_peak_of_a_device(monkeypatch, name, peak):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     assert speed.peak_of(torch.device("cuda")) == peak
