@@ -183,17 +183,15 @@ def score_command(
         if rank > 0:
             return
         raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-    reading = {"images": False if images == "none" else images, "columns": column_mapping(column)}
-    reading |= {"check_images": check_images, "allow_outside": allow_outside, "download": download}
-    reading |= {"objects": objects, "num_proc": num_proc}
+    reading = {name: ctx.params[name] for name in ("check_images", "allow_outside", "download", "objects", "num_proc")}
+    reading |= {"images": False if images == "none" else images, "columns": column_mapping(column)}
     hide_bars_unless_watched()
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
     scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
     if output is not None:
         validate_splits(data, output)
-    options = {"per_image": per_image, "fit_on": fit_on, "num_proc": num_proc, "batch_size": batch_size}
-    options["num_workers"] = num_workers
-    options |= {"part_rows": part_rows, "overwrite": overwrite, "rank": rank, "world_size": world_size}
+    same = ("per_image", "fit_on", "num_proc", "num_workers", "batch_size", "part_rows", "overwrite")
+    options = {**{name: ctx.params[name] for name in same}, "rank": rank, "world_size": world_size}
     if (scored := _score(data, scorers, folder, options)) is None:
         note(f"process {rank} of {world_size}: its share is done")
         return

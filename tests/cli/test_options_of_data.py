@@ -37,7 +37,20 @@ def test_score_with_every_option(scoring, tmp_path):
     words = ["--scorer", "caption_length", "--scorer", "word_rarity", "--per-image", "mean", "--fit-on", "train"]
     words += ["--images", "none", "--column", "caption=a,b", "--column", "image=c", "--no-check-images"]
     words += ["--drop-empty", "--allow-outside", "--download", "--objects", "boxes.json", "--num-proc", 2]
-    words += ["--batch-size", 7, "--part-rows", 11, "--parts", parts, "--overwrite", "--side-file", side, "--json"]
+    words += [
+        "--num-workers",
+        3,
+        "--batch-size",
+        7,
+        "--part-rows",
+        11,
+        "--parts",
+        parts,
+        "--overwrite",
+        "--side-file",
+        side,
+        "--json",
+    ]
     found = done("score", "source", out, *words, "--hold-out", 0.5)
     reading = {"images": False, "check_images": False, "allow_outside": True, "download": True}
     columns = {"caption": ["a", "b"], "image": "c"}
@@ -49,8 +62,8 @@ def test_score_with_every_option(scoring, tmp_path):
     assert [list(scorer.outputs) for scorer in given[1]] == [["caption_length"], ["word_rarity"]]
     assert given[2] == parts
     assert named == {
-        "per_image": "mean", "fit_on": "train", "num_proc": 2, "batch_size": 7, "part_rows": 11, "overwrite": True,
-        "rank": 0, "world_size": 1,
+        "per_image": "mean", "fit_on": "train", "num_proc": 2, "num_workers": 3, "batch_size": 7, "part_rows": 11,
+        "overwrite": True, "rank": 0, "world_size": 1,
     }  # fmt: skip
     assert scoring["save"].calls == [(("scored", ["caption_length", "word_rarity"], out, side, True), {})]
     assert parts.is_dir()
@@ -66,8 +79,8 @@ def test_score_without_options(scoring, tmp_path):
     assert given[0]["caption"][:] == TEXTS["caption"]
     assert ([list(scorer.outputs) for scorer in given[1]], given[2]) == ([["noun_count"]], tmp_path / "out.parts")
     assert named == {
-        "per_image": None, "fit_on": None, "num_proc": None, "batch_size": 1000, "part_rows": 10_000,
-        "overwrite": False, "rank": 0, "world_size": 1,
+        "per_image": None, "fit_on": None, "num_proc": None, "num_workers": 0, "batch_size": 1000,
+        "part_rows": 10_000, "overwrite": False, "rank": 0, "world_size": 1,
     }  # fmt: skip
     assert scoring["save"].calls == [(("scored", ["noun_count"], tmp_path / "out", None, False), {})]
     assert not (tmp_path / "out.parts").exists()

@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from crawl import contents, crawl, pairs, write_parquet, write_tar
 from datasets import Dataset
+from PIL import Image
 
 from hf_curriculum import (
     CaptionLength,
+    CLIPSimilarity,
     Filter,
     NounCount,
     Scorer,
@@ -28,10 +30,11 @@ from hf_curriculum import (
     read_provenance,
     remote,
     score_shards,
+    scored_shards,
 )
 from hf_curriculum.data.readers.archives import archive_members
 from hf_curriculum.data.readers.shards import ShardReader, expand_braces, find_shards
-from hf_curriculum.scored_shards import MARK, read_shard_scores, score_file
+from hf_curriculum.scored_shards import MARK, read_manifest, read_shard_scores, score_file
 from hf_curriculum.scoring import shards as scoring
 from hf_curriculum.scoring.shards import shard_status
 
@@ -126,6 +129,35 @@ def test_equal_shards_give_equal_files_however_many_processes(tmp_path):
     for name, options in (("one", {}), ("two", {"num_proc": 2}), ("last", {"rank": 3, "world_size": 4})):
         score_shards(tmp_path / "crawl", [CaptionLength(), WordRarity()], tmp_path / name, **options)
     assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "last")
+
+
+@pytest.mark.slow
+def test_images_that_others_open_give_the_same_files(tmp_path):
+    for shard in range(2):
+        file = io.BytesIO()
+        Image.new("RGB", (40, 30), (90 * shard, 20, 30)).save(file, "JPEG")
+        rows = [{**row, "image": file.getvalue()} for row in pairs(shard, 20)]
+        rows[3]["image"] = b"none"
+        write_tar(tmp_path / f"crawl/{shard}.tar", rows)
+    for name, options in (("one", {}), ("two", {"num_workers": 2}), ("four", {"num_proc": 2, "num_workers": 1})):
+        score_shards(tmp_path / "crawl", CLIPSimilarity(), tmp_path / name, batch_size=7, **options)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "four")
+    scores = np.array(load_scored(tmp_path / "one")["clip_similarity"])
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [3, 23]
+
+
+def test_the_manifest_is_read_once_for_all_shards(tmp_path, monkeypatch):
+    crawl(tmp_path / "crawl", 12)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    read, reads = scored_shards.read_json, []
+    monkeypatch.setattr(scored_shards, "read_json", lambda *given: reads.append(given) or read(*given))
+    before = read_manifest(tmp_path / "out")
+    keys = load_scored(tmp_path / "out").select_columns(["shard", "key"])
+    assert len(load_scores(keys, tmp_path / "out")) == len(keys) > 0
+    assert len(reads) <= 1
+    manifest = tmp_path / "out/shards.json"
+    manifest.write_text(manifest.read_text().replace('"batch_size": 256', '"batch_size": 2567'))
+    assert read_manifest(tmp_path / "out") == {**before, "batch_size": 2567}
 
 
 def test_a_scorer_is_fitted_once_on_all_texts(tmp_path, monkeypatch):
