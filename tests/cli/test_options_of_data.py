@@ -37,20 +37,8 @@ def test_score_with_every_option(scoring, tmp_path):
     words = ["--scorer", "caption_length", "--scorer", "word_rarity", "--per-image", "mean", "--fit-on", "train"]
     words += ["--images", "none", "--column", "caption=a,b", "--column", "image=c", "--no-check-images"]
     words += ["--drop-empty", "--allow-outside", "--download", "--objects", "boxes.json", "--num-proc", 2]
-    words += [
-        "--num-workers",
-        3,
-        "--batch-size",
-        7,
-        "--part-rows",
-        11,
-        "--parts",
-        parts,
-        "--overwrite",
-        "--side-file",
-        side,
-        "--json",
-    ]
+    words += ["--num-workers", 3, "--batch-size", 7, "--part-rows", 11, "--parts", parts, "--overwrite"]
+    words += ["--side-file", side, "--json"]
     found = done("score", "source", out, *words, "--hold-out", 0.5)
     reading = {"images": False, "check_images": False, "allow_outside": True, "download": True}
     columns = {"caption": ["a", "b"], "image": "c"}
