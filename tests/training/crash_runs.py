@@ -247,7 +247,8 @@ def make_task(job: dict) -> dict:
     model = git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **sizes))
     if job["task"] == "lora":
         model = add_lora(model, r=2)
-    collator = CaptionCollator(tokenizer, make_image_processor(32), max_length=12, augment=Augment())
+    options = {"max_length": 12, "augment": Augment(), "pad_to_multiple_of": job.get("pad_to_multiple_of")}
+    collator = CaptionCollator(tokenizer, make_image_processor(32), **options)
     task = {
         "model": model,
         "train_dataset": scenes,

@@ -146,22 +146,24 @@ def test_two_kills_of_every_run_come_before_its_end():
     assert all(steps_of(name) >= 19 for name in CURRICULA)
 
 
-@pytest.mark.stress
-def test_random_kills(launch, tmp_path, capsys):
+def kill_runs(launch, folder: Path, capsys, cells: Iterator[Cell] | None, fast: dict | None = None) -> None:
+    """Kills runs of these cells at random places, and compares each with one that was not killed."""
     wanted = int(os.environ.get("HF_CURRICULUM_STRESS_KILLS", "100"))
     chance = random.Random(int(os.environ.get("HF_CURRICULUM_STRESS_SEED", "0")))
-    cells, places, killed_of, outcomes, done = draw_cells(chance), Counter(), Counter(), Counter(), 0
+    cells, places, killed_of, outcomes, done = cells or draw_cells(chance), Counter(), Counter(), Counter(), 0
     while done < wanted:
         cell = next(cells)
         kills = draw_kills(chance, steps_of(cell[3]), cell[0])[: wanted - done]
-        root = tmp_path / f"run{outcomes.total()}"
+        root = folder / f"run{outcomes.total()}"
         root.mkdir()
         common, place = common_of(cell), {"out": f"{root}/killed", "log": f"{root}/killed.log", "unless_done": True}
+        if fast:
+            common |= {"pad_to_multiple_of": 4, "settings": {**common["settings"], **fast}}
         jobs = [{**common, "out": f"{root}/whole", "log": f"{root}/whole.log"}]
         for kill in [*kills, {}]:
             jobs.append({**common, **place, **kill, "resume": "if possible" if len(jobs) > 1 else False})
-        (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-        launch(Path(__file__).with_name("crash_runs.py"), tmp_path / "jobs.json", timeout=1200)
+        (folder / "jobs.json").write_text(json.dumps(jobs))
+        launch(Path(__file__).with_name("crash_runs.py"), folder / "jobs.json", timeout=1200)
         died = Path(f"{root}/killed.log.kills")
         killed = len(died.read_text().splitlines()) if died.exists() else 0
         done += killed
@@ -176,6 +178,24 @@ def test_random_kills(launch, tmp_path, capsys):
     with capsys.disabled():
         print(f"{done} kills of {outcomes.total()} runs, {dict(places)}, of {dict(killed_of)}: {dict(outcomes)}")
     assert set(outcomes) == {"same"}
+
+
+@pytest.mark.stress
+def test_random_kills(launch, tmp_path, capsys):
+    kill_runs(launch, tmp_path, capsys, None)
+
+
+FAST = {"uint8_images": True, "torch_compile": True, "torch_compile_backend": "aot_eager"}
+FAST_CELLS = [
+    (1, 0, 1, "phases", "captions"),
+    (2, 2, 1, "baby_steps", "captions"),
+    (1, 2, 2, "self_paced", "captions"),
+]
+
+
+@pytest.mark.stress
+def test_random_kills_of_compiled_runs_on_bytes_and_padded_texts(launch, tmp_path, capsys):
+    kill_runs(launch, tmp_path, capsys, cycle(FAST_CELLS), FAST)
 
 
 AMENDED = ({"type": "iid", "easy": "low"}, {"type": "phases", "num_phases": 2, "easy": "low"})
