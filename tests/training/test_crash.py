@@ -51,7 +51,7 @@ GENERATING = {"predict_with_generate": True, "generation_max_length": 6, "genera
 SAMPLING = {"scheduled_sampling": {"increase": 0.3, "every": 1, "start": 0, "max": 0.5}}
 BY_EPOCHS = {"max_grad_value": 0.05, "lr_scheduler_type": "step", "lr_scheduler_kwargs": {"rate": 0.5, "every": 1}}
 SETTINGS = {"updown": SAMPLING | BY_EPOCHS, "node_sampling": {"uint8_images": True}}
-"""Schedules by epochs, images as bytes; by `images_cider` BabySteps decides on the CIDEr of generated captions."""
+"""Schedules by epochs; images as bytes, with padded texts; `images_cider` is the CIDEr of generated captions."""
 SCORES = {"adaptive_guidance": "level"}
 CELLS = [
     (1, 0, 1, "phases", "rows"),
@@ -89,6 +89,7 @@ def common_of(cell: tuple[int, int, int, str, str]) -> dict:
         "task": task,
         "curriculum": {**CURRICULA, **CAPTIONING}[curriculum],
         "score_column": SCORES.get(curriculum, "difficulty"),
+        "pad_to_multiple_of": 4 if curriculum == "node_sampling" else None,
         "processes": processes,
         "settings": {
             "per_device_train_batch_size": 8 // processes // accumulation,
