@@ -24,6 +24,7 @@ from datasets.utils.logging import disable_progress_bar
 
 SECTIONS = {
     "clip": "scoring_clip",
+    "images": "scoring_images",
     "chats": "scoring_chats",
     "text": "scoring_text",
     "concreteness": "scoring_concreteness",

@@ -32,6 +32,15 @@ def test_the_section_of_clip(launch, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_section_of_images(launch, tmp_path):
+    options = ("--quick", "--sections", "images", "--json", tmp_path / "rows.json")
+    launch(DOOR, *options, env={"HF_CURRICULUM_TEST_DATA": None})
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
+    assert [row["asked"] for row in rows] == ["≥ 0.85", "≥ 1.7"]
+    assert all(row["ratio"] > 0 and row["section"] == "images" for row in rows)
+
+
+@pytest.mark.slow
 def test_the_section_of_chats(launch, tmp_path):
     launch(DOOR, "--quick", "--sections", "chats", "--json", tmp_path / "rows.json")
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
