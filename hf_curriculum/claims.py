@@ -43,7 +43,7 @@ class Claims:
     two processes do one piece: each result has to be written atomically, and be the same.
 
     Args:
-        folder: where the files are.
+        folder: where the files are; the folder that it is in exists.
         lease: seconds.
     """
 
@@ -53,7 +53,6 @@ class Claims:
         self.owner: str = f"process {os.getpid()} on {platform.node()}"
         self._held: set[Path] = set()
         self._stop = threading.Event()
-        folder.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def alive(self) -> Iterator[None]:
@@ -89,7 +88,7 @@ class Claims:
                 with suppress(FileNotFoundError):  # of several that see it dead one moves it away
                     os.replace(file, grave)
                     grave.unlink()
-            except FileNotFoundError:  # who was last has removed the folder, and maybe all that it was in
+            except FileNotFoundError:  # nobody was here yet, or who was last has removed it, and maybe all around it
                 if not self.folder.parent.is_dir():
                     return False
                 self.folder.mkdir(exist_ok=True)

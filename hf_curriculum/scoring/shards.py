@@ -209,6 +209,7 @@ class ShardRun:
 
     def fit(self) -> None:
         """Fits the scorers that need it, in the first process that comes; the others read what it has fitted."""
+        self.out.mkdir(parents=True, exist_ok=True)
         for scorer in self.scorers:
             if not scorer.needs_fit:
                 continue

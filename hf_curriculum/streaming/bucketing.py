@@ -182,7 +182,7 @@ class Bucketing:
     # ---- A piece: read once, sorted by shard ----
 
     def _piece_file(self, piece: int) -> Path:
-        return self.work / _PIECES / f"{piece:06d}.arrow"
+        return self.work / _PIECES / f"{piece:06d}.batches"
 
     @cached_property
     def _before(self) -> np.ndarray:
@@ -201,15 +201,18 @@ class Bucketing:
         temporary = file.with_name(f".{file.name}.{os.getpid()}")
         schema = self.source.features.arrow_schema.append(pa.field(_PLACE, pa.int64()))
         numbers: list[int] = []
+        ends = [0]
         try:
-            with pa.OSFile(str(temporary), "wb") as sink:
-                writer = pa.ipc.new_file(sink, schema)
+            with temporary.open("wb") as sink:
                 start = 0
                 for table in merged_tables(self.source.tables(piece), _RUN_BYTES):
                     stop = start + table.num_rows
-                    numbers += _write_sorted(writer, schema, table, shards[start:stop], places[start:stop])
+                    table = table.append_column(_PLACE, pa.array(places[start:stop])).cast(schema)
+                    for number, batch in _sorted(table, shards[start:stop]):
+                        ends.append(ends[-1] + sink.write(batch.serialize()))
+                        numbers.append(number)
                     start = stop
-                writer.close()
+                sink.write(np.array(ends, np.int64).tobytes())  # an Arrow file would have to be read whole to find one
             if start != len(buckets):
                 raise ValueError(
                     f"{self.source.names[piece]} holds {start:,} rows, and {len(buckets):,} were scored: it "
@@ -232,15 +235,24 @@ class Bucketing:
         numbers = [np.array(read_json(file, _REMEDY), np.int32) for file in files]
         return np.concatenate(numbers), np.cumsum([0, *map(len, numbers)])
 
+    def _batch(self, piece: int, place: int, count: int, schema: pa.Schema) -> pa.RecordBatch:
+        """A batch of a piece, of which there are `count`."""
+        file = self._piece_file(piece)
+        with reading(file, _REMEDY), file.open("rb") as stream:
+            stream.seek(8 * (place - count - 1), os.SEEK_END)
+            start, stop = np.frombuffer(stream.read(16), np.int64).tolist()
+            stream.seek(start)
+            return pa.ipc.read_record_batch(pa.py_buffer(stream.read(stop - start)), schema)
+
     def _write_shard(self, number: int) -> None:
         numbers, starts = self._found_in
-        batches, places = [], np.flatnonzero(numbers == number)
-        pieces = np.searchsorted(starts, places, "right") - 1
-        for piece, batch in zip(pieces.tolist(), (places - starts[pieces]).tolist(), strict=True):
-            with reading(self._piece_file(piece), _REMEDY):
-                batches.append(pa.ipc.open_file(pa.memory_map(str(self._piece_file(piece)))).get_batch(batch))
         schema = self.source.features.arrow_schema
-        table = pa.Table.from_batches(batches, schema.append(pa.field(_PLACE, pa.int64())))
+        with_place = schema.append(pa.field(_PLACE, pa.int64()))
+        places = np.flatnonzero(numbers == number)
+        pieces = np.searchsorted(starts, places, "right") - 1
+        counts = np.diff(starts)[pieces]
+        found = zip(pieces.tolist(), (places - starts[pieces]).tolist(), counts.tolist(), strict=True)
+        table = pa.Table.from_batches([self._batch(*each, with_place) for each in found], with_place)
         order = np.argsort(table[_PLACE].to_numpy())
         if len(order) != self.layout.rows(number):
             raise ValueError(
@@ -271,18 +283,15 @@ class Bucketing:
         return [tuple(read[start:stop]) for start, stop in zip(self.layout.first, self.layout.first[1:], strict=False)]
 
 
-def _write_sorted(
-    writer: pa.ipc.RecordBatchFileWriter, schema: pa.Schema, table: pa.Table, shards: np.ndarray, places: np.ndarray
-) -> list[int]:
-    """Writes rows as one batch per shard that they go into; returns the shards' numbers."""
+def _sorted(table: pa.Table, shards: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows as batches, one for each shard that they go into, with its number; rows of shard −1 are left out."""
     order = np.argsort(shards, kind="stable")
     order = order[np.searchsorted(shards[order], 0) :]
-    table = table.append_column(_PLACE, pa.array(places)).cast(schema).take(order).combine_chunks()
+    table = table.take(order).combine_chunks()
     numbers, starts = np.unique(shards[order], return_index=True)
-    for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
-        for batch in table.slice(start, stop - start).to_batches() or ():
-            writer.write_batch(batch)
-    return numbers.tolist()
+    for number, start, stop in zip(numbers.tolist(), starts, [*starts[1:], len(order)], strict=True):
+        for batch in table.slice(start, stop - start).to_batches():
+            yield number, batch
 
 
 def open_work(work: Path, identity: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -183,15 +183,22 @@ def writing(target: Path, patience: float = 0) -> AbstractContextManager[bool]:
 def prepare_target(target: Path, overwrite: bool) -> None:
     """Checks that buckets may be written there, and tidies what an interrupted replacement has left."""
     recover_folder(target)
+    if target.exists():
+        remove_remains(unfinished(target))
     _validate_target(target, overwrite)
+
+
+def remove_remains(work: Path) -> None:
+    """Removes what processes have left that came when the folder had its name, or were killed before they tidied."""
+    if not (work / OUT).is_dir():
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def finish(run: Bucketing, cuts: Cuts, split: str, target: Path, scores: Dataset | None = None) -> BucketIndex:
     """Gives the folder of all shards its name, unless another process of the same run was first."""
     out = run.work / OUT
     if not out.is_dir():
-        with suppress(OSError):
-            run.work.rmdir()
+        remove_remains(run.work)
         return BucketIndex.read(target)
     index = index_of(run, cuts)
     if scores is not None and read_provenance(scores):

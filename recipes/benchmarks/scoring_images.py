@@ -64,7 +64,7 @@ def _seconds(work: Callable[[], object], repetitions: int) -> float:
 
 def measure(quick: bool = False) -> list[dict[str, object]]:
     """All rows of this section."""
-    images, repetitions = (8, 1) if quick else (256, 3)
+    images, repetitions = (8, 1) if quick else (960, 3)
     files, captions = photographs(images) or scenes(images, 1)
     data: Dataset = as_dataset(files, [own[:1] for own in captions]).remove_columns(["caption", "image_id"])
     stored = [{"bytes": file, "path": None} for file in files]

@@ -294,6 +294,27 @@ def test_a_column_of_several_types_is_one_of_texts(tmp_path):
         bucket_shards(tmp_path / "crawl", tmp_path / "others", tmp_path / "out2", 2, keep=["uid"])
 
 
+def test_who_comes_late_or_was_killed_late_leaves_nothing(tmp_path, scored, monkeypatch):
+    args, work = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 2), tmp_path / ".out.unfinished"
+    run = bucketing.Bucketing.run
+
+    def late(self, processes):
+        monkeypatch.undo()
+        bucket_shards(*args)  # another process does all of it
+        assert not work.exists()
+        (work / "claims").mkdir(parents=True)  # as this one would, had it looked a moment before
+        run(self, processes)
+
+    monkeypatch.setattr(bucketing.Bucketing, "run", late)
+    index = bucket_shards(*args)
+    assert index.digest == verify_bucketed(tmp_path / "out").digest
+    assert not work.exists()
+    (work / "pieces").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match=r"exists\. Give another path"):
+        bucket_shards(*args)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crawl", "out", "scores"]
+
+
 def test_pairs_without_a_score(tmp_path):
     rows = pairs(0, 20)
     for row in rows[::5]:
