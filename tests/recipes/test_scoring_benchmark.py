@@ -36,7 +36,7 @@ def test_the_section_of_images(launch, tmp_path):
     options = ("--quick", "--sections", "images", "--json", tmp_path / "rows.json")
     launch(DOOR, *options, env={"HF_CURRICULUM_TEST_DATA": None})
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
-    assert [row["asked"] for row in rows] == ["≥ 0.85", "≥ 1.7"]
+    assert [row["asked"] for row in rows] == ["≥ 0.7", "≥ 1.5"]
     assert all(row["ratio"] > 0 and row["section"] == "images" for row in rows)
 
 
