@@ -12,6 +12,7 @@ import time
 
 import pytest
 import typer
+from crawl import pairs, write_parquet
 from PIL import Image
 from spectrum_data import labelled_scenes, tiny_pipeline
 from typed_commands import result
@@ -107,6 +108,8 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
     commands = [
         ("version",),
         ("score", scored.parent / "photos", tmp_path / "again", "--scorer", "caption_length"),
+        ("score", scored.parent / "crawl", tmp_path / "scores", "--in-place", "--scorer", "caption_length"),
+        ("bucket", scored.parent / "crawl", tmp_path / "scores", tmp_path / "buckets", "--num-buckets", "2"),
         ("inspect", scored, "--html", tmp_path / "page"),
         ("plan", scored, "phases", "--figure", tmp_path / "plan.svg"),
         ("train", scored, run, "--batch-size", "8", "--image-size", "32", "--validation", "0.2"),
@@ -120,7 +123,8 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         ("evaluate", run / "model", "--task", "blimp", "--limit", "2", "--output", tmp_path / "evaluation"),
         ("push", scored, "me/x"),
     ]
-    assert sorted(words[0] for words in commands) == sorted({*COMMANDS} - {"recipe"})
+    assert {words[0] for words in commands} == {*COMMANDS} - {"recipe"}
+    write_parquet(scored.parent / "crawl" / "0.parquet", pairs(0, 20))
     for words in commands:
         done = result(*words, "--json")
         assert done.exit_code == 0, done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -46,7 +47,18 @@ def test_mistakes(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def two_machines(tmp_path, monkeypatch):
+def logging_as_before():
+    """Ray gives all handlers its own format, and has threads that write on when it has been shut down."""
+    formats = {handler: handler.formatter for handler in logging.root.handlers}
+    yield
+    for handler, before in formats.items():
+        handler.setFormatter(before)
+    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "ray"]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@pytest.fixture
+def two_machines(tmp_path, monkeypatch, logging_as_before):
     """A cluster of two raylets with a CPU each, and the function that kills the second."""
     ray = pytest.importorskip("ray", reason="Ray has no wheel for this Python, or is not installed")
     pytest.importorskip("ray.data")
@@ -60,7 +72,7 @@ def two_machines(tmp_path, monkeypatch):
     size = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
     second = cluster.add_node(**size)
-    ray.init(cluster.address, log_to_driver=False)
+    ray.init(cluster.address, log_to_driver=False, configure_logging=False)
     yield lambda: cluster.remove_node(second, allow_graceful=False)
     ray.shutdown()
     cluster.shutdown()
