@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from crawl import contents, crawl
@@ -47,18 +48,21 @@ def test_mistakes(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def logging_as_before():
-    """Ray gives all handlers its own format, and has threads that write on when it has been shut down."""
+def nothing_left(monkeypatch):
+    """Ray gives all handlers its own format, and asks a Prometheus every ten seconds as long as the process lives."""
     formats = {handler: handler.formatter for handler in logging.root.handlers}
+    with suppress(ImportError):  # earlier versions ask nobody
+        from ray.data._internal.usage.poller import ClusterMetricsPoller
+
+        monkeypatch.setattr(ClusterMetricsPoller, "_start_thread_if_not_running", lambda self: None)
     yield
     for handler, before in formats.items():
         handler.setFormatter(before)
-    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "ray"]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    assert "data-usage-metrics-poller" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.fixture
-def two_machines(tmp_path, monkeypatch, logging_as_before):
+def two_machines(tmp_path, monkeypatch, nothing_left):
     """A cluster of two raylets with a CPU each, and the function that kills the second."""
     ray = pytest.importorskip("ray", reason="Ray has no wheel for this Python, or is not installed")
     pytest.importorskip("ray.data")
