@@ -305,9 +305,16 @@ def lock_file(path: str | Path) -> Iterator[str | None]:
             file.close()
             if error.errno not in _LOCKED:
                 break
-            holder = path.read_text(encoding="utf-8") or "another process"
+            try:
+                holder = path.read_text(encoding="utf-8") or "another process"
+            except FileNotFoundError:  # who had it has given it back since
+                file = None
         else:
-            if not path.exists() or os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+            try:
+                is_there = os.fstat(file.fileno()).st_ino == path.stat().st_ino
+            except FileNotFoundError:
+                is_there = False
+            if not is_there:
                 file.close()  # who had it has deleted it
                 file = None
     try:
