@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -96,6 +97,11 @@ def image_workers(count: int) -> Iterator[None]:
     """
     global _workers
     at_least("image_workers", num_workers=(count, 0))
+    if count and "fork" not in multiprocessing.get_all_start_methods():
+        raise ValueError(
+            f"num_workers={count} was given, and this system cannot fork a process that holds a model. Leave it out; "
+            "`num_proc` starts processes with a model each."
+        )
     before, _workers = _workers, _Workers(count) if count else None
     try:
         yield

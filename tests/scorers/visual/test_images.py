@@ -145,13 +145,16 @@ def stored(width):
     return TINY.png(1, width)
 
 
-def test_what_does_not_go_together(photographs):
+def test_what_does_not_go_together(photographs, monkeypatch):
     with pytest.raises(ValueError, match=r"num_workers=2 and num_proc=2 were given.*Leave one of them out"):
         add_scores(photographs, Reader(), num_workers=2, num_proc=2)
     with pytest.raises(ValueError, match=r"`num_workers=2` does not go with an iterable data set"):
         add_scores(photographs.to_iterable_dataset(), Reader(), num_workers=2)
     with pytest.raises(ValueError, match=r"image_workers\(num_workers=-1\) is not possible"):
         add_scores(photographs, Reader(), num_workers=-1)
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    with pytest.raises(ValueError, match="num_workers=2 was given, and this system cannot fork"):
+        add_scores(photographs, Reader(), num_workers=2)
 
 
 PRECISE = {
