@@ -45,13 +45,15 @@ class MasterAdamW(torch.optim.AdamW):
             with torch.enable_grad():
                 loss = closure()
         moved = [pair for pair in zip(self._weights, self._masters, strict=True) if pair[0].grad is not None]
-        for weight, master in moved:
-            master.grad = weight.grad.float()
+        weights, masters = [weight for weight, _ in moved], [master for _, master in moved]
+        for master in masters:
+            master.grad = torch.empty_like(master)
+        if moved:  # a few kernels for all weights, where a copy of each is a kernel
+            torch._foreach_copy_([master.grad for master in masters], [weight.grad for weight in weights])
         super().step()
         if moved:
-            weights, masters = zip(*moved, strict=True)
-            torch._foreach_copy_(list(weights), list(masters))
-        for _, master in moved:
+            torch._foreach_copy_(weights, masters)
+        for master in masters:
             master.grad = None
         return loss
 

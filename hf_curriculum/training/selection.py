@@ -391,7 +391,7 @@ def _trim(found: dict[str, Any], before: np.ndarray, now: np.ndarray, names: Seq
     if now.ndim != 2 or not now.any():
         return
     width, (first, stop) = now.shape[1], _span(now)
-    if _rounded(*_span(before), multiple) != width:  # a collator that pads to a fixed length
+    if _rounded(*_span(before), multiple) < width:  # a collator that pads to a fixed length
         return
     kept = min(width, _rounded(first, stop, multiple))
     first = min(first, width - kept)

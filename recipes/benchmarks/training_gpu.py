@@ -3,23 +3,25 @@
     python training_gpu.py                             # at most 8 minutes: a table, and training_gpu.json
     python training_gpu.py --minutes 4 --out h100.json
     python training_gpu.py --device cpu --size tiny    # that it runs
+    python training_gpu.py --only "GIT, compiled" "GIT, eager" --out some.json      # parts by their names
 
 It measures in order of importance until the time is up, and names what it left out: the rate of multiplying matrices;
 every model at its paper's sizes and batch; GIT compared with stock `GitForCausalLM` on the same images and captions,
 one or five an image, where losses have to agree; training by `CurriculumTrainer` from JPEG files, and what the paper's
-15,054,492 pairs would take; then the same compiled. A step is forward, backward and fused AdamW, at a learning rate of
+15,054,492 pairs would take; then the same compiled, with CUDA graphs. A step is forward, backward and fused AdamW, at a learning rate of
 0, so that all steps compute the same. The best of three rounds of steps counts; compiling is printed apart. `autocast`
 is bf16 as in `--preset paper_fast`; with `weights` these are bf16 themselves, trained by `MasterAdamW`.
 
 MFU divides by the maker's figure for dense bf16, the next column by the rate measured here. Operations are counted in
 forward and backward of our model, attention in full; stock is charged with ours. Waits are those of forward and
-backward. WSDDN needs torchvision.
+backward. WSDDN needs torchvision. Scripts that run side by side compile together, and measure in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import fcntl
 import functools
 import gc
 import importlib.util
@@ -32,7 +34,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import islice
@@ -285,11 +287,29 @@ def waits_in(passes: Callable[[], object], device: torch.device) -> int:
     return sum("synchronizing CUDA operation" in str(one.message) for one in caught)
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """No other process of this script measures meanwhile."""
+    with open(Path(tempfile.gettempdir()) / "training_gpu.lock", "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class Logs(TrainerCallback):
-    """Keeps what is logged of speed."""
+    """Keeps what is logged of speed; the second half of the steps is trained `alone`."""
 
     def __init__(self) -> None:
         self.entries: list[dict[str, float]] = []
+        self._alone = ExitStack()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Half of the steps are done."""
+        if state.global_step == state.max_steps // 2:
+            self._alone.enter_context(alone())
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """All of them are."""
+        self._alone.close()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Entries with a loss."""
@@ -303,11 +323,12 @@ class Bench:
     Args:
         device: where.
         tiny: sizes that show that it runs and no more.
-        backend: of `torch.compile`; None compiles nothing.
+        backend: of `torch.compile`; None compiles nothing. Inductor compiles to CUDA graphs.
     """
 
     def __init__(self, device: torch.device, tiny: bool, backend: str | None) -> None:
         self.device, self.tiny, self.backend = device, tiny, backend
+        self.mode = "reduce-overhead" if backend == "inductor" else None
         self.peak = peak_of(device)
         self.workers = 1 if tiny else 12
         self.loader_rate: float | None = None
@@ -328,8 +349,9 @@ class Bench:
             return (time.perf_counter() - start) / steps
 
         first = seconds(1)
-        steps = max(1, min(20, int(self.round_seconds / max(seconds(1), seconds(1)))))
-        return first, min(seconds(steps) for _ in range(3))
+        with alone():
+            steps = max(1, min(20, int(self.round_seconds / max(seconds(2), seconds(1)))))  # graphs are made in the 2nd
+            return first, min(seconds(steps) for _ in range(3))
 
     def wait(self) -> None:
         """Until the device has done what it was given."""
@@ -370,7 +392,7 @@ class Bench:
             flops = seen.flops
         if mode == "compiled":
             torch.compiler.reset()
-            passes = functools.partial(passes, torch.compile(model, backend=self.backend))
+            passes = functools.partial(passes, torch.compile(model, backend=self.backend, mode=self.mode))
 
         def step() -> None:
             optimizer.zero_grad()
@@ -444,6 +466,7 @@ class Bench:
             use_cpu=self.device.type == "cpu",
             torch_compile=mode == "compiled",
             torch_compile_backend=self.backend if mode == "compiled" else None,  # a name alone would compile
+            torch_compile_mode=self.mode if mode == "compiled" else None,
             uint8_images=True,
             optim="adamw_torch_fused",
             max_grad_norm=0.0,
@@ -461,7 +484,7 @@ class Bench:
         trainer = CurriculumTrainer(
             copy.deepcopy(case("GIT", self.tiny).model),
             args,
-            data_collator=CaptionCollator(tokenizer, processor, max_length=50),
+            data_collator=CaptionCollator(tokenizer, processor, max_length=50, pad_to_multiple_of=25),
             train_dataset=Dataset.from_dict(rows).cast_column("image", Image()),
             callbacks=[logs],
         )
@@ -470,7 +493,7 @@ class Bench:
 
     def from_files(self, mode: str) -> Iterator[Row]:
         """A row of training, of the second half of its steps; the first time also measures the loader alone."""
-        steps = 8 if self.tiny else 300  # half of them are more than workers prefetch
+        steps = 8 if self.tiny else 200  # half of them are more than workers prefetch
         with tempfile.TemporaryDirectory() as folder:
             trainer, logs = self.trainer(Path(folder), mode, steps)
             batch = trainer.args.train_batch_size
@@ -567,9 +590,12 @@ def described(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def measure(bench: Bench, seconds: float, write: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def measure(
+    bench: Bench, seconds: float, write: Callable[[dict[str, Any]], None], only: Sequence[str] = ()
+) -> dict[str, Any]:
     """The report of what was measured until the time was up; it is written after each part, too."""
     work, rows, failed = bench.work(), [], {}
+    work = {name: work[name] for name in only or work}
     left = list(work)
     cuda = bench.device.type == "cuda"
 
@@ -618,9 +644,13 @@ def main() -> None:
     parser.add_argument(
         "--backend", help="of torch.compile: inductor; on a CPU nothing is compiled unless it is named"
     )
+    parser.add_argument("--only", nargs="+", default=(), metavar="PART", help="instead of all: names as printed")
     parser.add_argument("--out", type=Path, default=Path("training_gpu.json"), help="the figures as JSON")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
+        # It takes compiling for exporting, and a ViT's compiled attention then has a mask that no fused kernel takes.
+        transformers.masking_utils.is_torchdynamo_exporting = lambda: False
     backend = options.backend or ("inductor" if options.device == "cuda" else None)
     bench = Bench(torch.device(options.device), options.size == "tiny", backend)
     gone = time.time() - psutil.Process(os.getpid()).create_time()
@@ -628,7 +658,7 @@ def main() -> None:
     def write(report: dict[str, Any]) -> None:
         options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
-    report = measure(bench, 60 * options.minutes - gone - 5, write)
+    report = measure(bench, 60 * options.minutes - gone - 5, write, options.only)
     print(described(report))
     sys.exit(1 if report["failed"] else 0)
 

@@ -45,6 +45,7 @@ def regions():
 COLLATORS = {
     "pixels": captions_collator,
     "pixels, shared": lambda: captions_collator(share_images=True),
+    "padded to eights, 14 at most": lambda: captions_collator(pad_to_multiple_of=8),
     "padding that is trained on": lambda: captions_collator(ignore_padding=False),
     "labels alone": lambda: captions_collator(encoder_decoder=True),
     "text": lambda: CaptionCollator(captioned()[1], None, max_length=14),
@@ -66,7 +67,8 @@ def test_they_are_what_the_collator_makes_of_them(name, rows):
     if "text" not in name:
         shortest = min(len(caption.split()) for caption in data["caption"][:6])
         assert shortest < max(len(caption.split()) for caption in data["caption"][:6])
-    found, expected = select_rows(whole, rows, size=6), collator.collate([prepared[row] for row in rows])
+    expected = collator.collate([prepared[row] for row in rows])
+    found = select_rows(whole, rows, size=6, multiple=collator.pad_to_multiple_of)
     for batch in (found, expected):
         batch["labels"][
             :, 0
@@ -82,7 +84,8 @@ def test_the_text_beside_captions_is_cut_with_them():
     prepared = [collator.prepare(data[row]) for row in range(6)]
     whole = collator.collate(prepared)
     assert whole["text_input_ids"].shape != whole["input_ids"].shape
-    assert_same(select_rows(whole, KEPT, size=6), collator.collate([prepared[row] for row in KEPT]))
+    found = select_rows(whole, KEPT, size=6, multiple=captions_collator().pad_to_multiple_of)
+    assert_same(found, collator.collate([prepared[row] for row in KEPT]))
     assert [name for name in whole if is_image(name)] == ["pixel_values"]
 
 
