@@ -64,7 +64,9 @@ LONGEST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`xdist` begins with the files of most tests; a long file of few would be the last, and the other core idle."""
+    """Hides the GPU but from tests of it; `xdist` begins with the files of most tests, not with a long file of few."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what a CPU computes is compared bit for bit
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 

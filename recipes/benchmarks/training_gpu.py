@@ -8,9 +8,10 @@
 It measures in order of importance until the time is up, and names what it left out: the rate of multiplying matrices;
 every model at its paper's sizes and batch; GIT compared with stock `GitForCausalLM` on the same images and captions,
 one or five an image, where losses have to agree; training by `CurriculumTrainer` from JPEG files, and what the paper's
-15,054,492 pairs would take; then the same compiled, with CUDA graphs. A step is forward, backward and fused AdamW, at a learning rate of
-0, so that all steps compute the same. The best of three rounds of steps counts; compiling is printed apart. `autocast`
-is bf16 as in `--preset paper_fast`; with `weights` these are bf16 themselves, trained by `MasterAdamW`.
+15,054,492 pairs would take; then the same compiled, with CUDA graphs. A step is forward, backward and fused AdamW, at
+a learning rate of 0, so that all steps compute the same. The best of three rounds of steps counts; compiling is
+printed apart. `autocast` is bf16 as in `--preset paper_fast`; with `weights` these are bf16 themselves, trained by
+`MasterAdamW`.
 
 MFU divides by the maker's figure for dense bf16, the next column by the rate measured here. Operations are counted in
 forward and backward of our model, attention in full; stock is charged with ours. Waits are those of forward and
@@ -350,7 +351,8 @@ class Bench:
 
         first = seconds(1)
         with alone():
-            steps = max(1, min(20, int(self.round_seconds / max(seconds(2), seconds(1)))))  # graphs are made in the 2nd
+            once = max(seconds(2), seconds(1))  # a CUDA graph is made in the second step
+            steps = max(1, min(20, int(self.round_seconds / once)))
             return first, min(seconds(steps) for _ in range(3))
 
     def wait(self) -> None:
@@ -484,7 +486,7 @@ class Bench:
         trainer = CurriculumTrainer(
             copy.deepcopy(case("GIT", self.tiny).model),
             args,
-            data_collator=CaptionCollator(tokenizer, processor, max_length=50, pad_to_multiple_of=25),
+            data_collator=CaptionCollator(tokenizer, processor, max_length=25, pad_to_multiple_of=25),
             train_dataset=Dataset.from_dict(rows).cast_column("image", Image()),
             callbacks=[logs],
         )
