@@ -481,6 +481,10 @@ class CurriculumTrainer(HubMixin, Trainer):
             counted.num_train_epochs = stock_epochs(type(counted))
         return super().set_initial_training_values(counted, dataloader)
 
+    def floating_point_ops(self, inputs: Any) -> int:
+        """The model's own count, images included; `Trainer`'s, of its text alone, where it has none."""
+        return self.speed.operations(inputs) or super().floating_point_ops(inputs)
+
     # ---- The losses of a step ----
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:

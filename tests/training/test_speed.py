@@ -114,6 +114,7 @@ def test_a_log_says_how_fast_the_run_is(tmp_path, clock, monkeypatch):
     assert not any(names & entry.keys() for entry in trainer.state.log_history)
     expected = {"examples_per_second": 3.2, "idle": 0.2, "tokens_per_second": 9.6, "mfu": 0.0032}
     assert trainer.speed.of_run() == pytest.approx(expected, rel=1e-3)
+    assert trainer.state.total_flos == 1000 * 8 * trainer.state.max_steps
     assert not any(isinstance(one, speed.SpeedLog) for one in trainer.callback_handler.callbacks)
 
 
