@@ -11,7 +11,7 @@ import numpy as np
 from hf_curriculum.planning.batches import ImageLayout, Layout, LengthLayout, NodeLayout
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.planning.rows import chunks_of
-from hf_curriculum.planning.stage import Stage
+from hf_curriculum.planning.stage import NodeStage, Stage
 
 
 class Shown(Protocol):
@@ -115,7 +115,8 @@ def exposure_of(plan: Shown) -> Exposure:
     stages = [_counted(stage, plan.key) for stage in plan.stages]
     images = plan.layout.groups.starts if isinstance(plan.layout, ImageLayout) else None
     tally, in_passes, complete, single = _Tally(plan), _in_passes(plan, stages), True, True
-    for starts, lengths in _stretches(stages, size, images):
+    for every, lengths in _stretches(stages, size, images):
+        starts, alike = _alike(stages, every)
         each = np.ones(1, np.int64)
         if images is not None:
             units = plan.order.order[starts]
@@ -127,7 +128,7 @@ def exposure_of(plan: Shown) -> Exposure:
                 chosen = np.flatnonzero(each == number) if len(each) > 1 else slice(None)
                 missed[chosen] *= stage.missed(starts[chosen], min(1.0, unit / number))
         # Per example, and how many examples are shown so often.
-        tally.add(drawn * unit / each, missed, lengths * each)
+        tally.add((drawn * unit / each)[alike], missed[alike], lengths * each)
         complete = complete and bool(((missed == 0) | (missed == 1)).all())
         single = single and bool(each.max() == 1)
     return tally.exposure(in_passes and (complete or (len(stages) == 1 and single)))
@@ -165,12 +166,12 @@ class _Tally:
 
     def add(self, shown: np.ndarray, missed: np.ndarray, rows: np.ndarray) -> None:
         """`rows` examples of a stretch are shown so often each, and with such a probability never."""
-        ends = self.before + np.cumsum(rows)
-        self.before = int(ends[-1])
         self.distinct += float((rows * (1 - missed)).sum())
         self.shown += float((rows * shown).sum())
         self.most = max(self.most, float(shown.max(initial=0)))
         if self.tenth is not None:
+            ends = self.before + np.cumsum(rows)
+            self.before = int(ends[-1])
             easiest = np.clip(self.tenth - (ends - rows), 0, rows)
             # Rows that the rule leaves out are harder still.
             hardest = np.clip(ends - (self.total - self.tenth), 0, rows)
@@ -213,6 +214,23 @@ def _stretches(stages: list[Stage], size: int, images: np.ndarray | None) -> Ite
         yield from ((starts[first:stop], lengths[first:stop]) for first, stop in chunks_of(len(starts)))
     else:
         yield from ((np.arange(start, stop), np.ones(stop - start, np.int64)) for start, stop in chunks_of(size))
+
+
+def _alike(stages: Sequence[Stage | _Counted], starts: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
+    """Some of the starts, and which of them each start is drawn like: batches of nodes tell few from each other."""
+    first, end = int(starts[0]), int(starts[-1]) + 1
+    counts = [stage.counts(first, end) if type(stage) is NodeStage else None for stage in stages]
+    if any(found is None for found in counts):
+        return starts, slice(None)
+    codes, kinds = np.zeros(len(starts), np.int64), 1
+    for part in {id(count): count[first:end] for found in counts for count in found}.values():
+        codes[: len(part)] += np.multiply(part, kinds, dtype=np.int64)
+        kinds *= int(part.max(initial=0)) + 1
+        if kinds > len(starts):
+            return starts, slice(None)
+    like = np.zeros(kinds, np.int64)
+    like[codes] = np.arange(len(starts))
+    return starts[like], codes
 
 
 class _Counted:

@@ -39,16 +39,32 @@ class Groups:
 
     @cached_property
     def memberships(self) -> np.ndarray:
-        """How many groups each row is in, uint32, up to the last row that is in any."""
-        return self.add_up(np.ones(len(self), dtype=np.uint32))
+        """How many groups each row is in, up to the last row that is in any; as `add_up` has it."""
+        return self._sums(np.ones(len(self), dtype=np.int64))
 
     def add_up(self, each: np.ndarray) -> np.ndarray:
-        """The sum of a number of each group over the groups of each row; uint32, shape as `memberships`."""
-        found = np.zeros(int(self.members.max(initial=-1)) + 1, dtype=np.uint32)
-        for start, stop in chunks_of(len(self.members)):
-            first, end = np.searchsorted(self.starts, start, "right") - 1, np.searchsorted(self.starts, stop)
-            inside = np.diff(np.clip(self.starts[first : end + 1], start, stop))
-            np.add.at(found, self.members[start:stop], np.repeat(each[first:end].astype(np.uint32), inside))
+        """The sum of a number of each group over the groups of each row; of the smallest unsigned type that does."""
+        if not np.array_equal(each, self._added[0]):
+            self._added[:] = each.copy(), self._sums(each)
+        return self._added[1]
+
+    @cached_property
+    def _added(self) -> list[np.ndarray]:
+        """What was added up last, and its sums: rounds of the same nodes ask for the same."""
+        return [np.zeros(0), np.zeros(0, np.uint8)]
+
+    def _sums(self, each: np.ndarray) -> np.ndarray:
+        size, total = int(self.members.max(initial=-1)) + 1, int(each @ self.sizes)
+        for kind in (np.uint8, np.uint16, np.uint32):
+            if each.max(initial=0) > np.iinfo(kind).max:
+                continue
+            found = np.zeros(size, dtype=kind)
+            for start, stop in chunks_of(len(self.members)):
+                first, end = np.searchsorted(self.starts, start, "right") - 1, np.searchsorted(self.starts, stop)
+                inside = np.diff(np.clip(self.starts[first : end + 1], start, stop))
+                np.add.at(found, self.members[start:stop], np.repeat(each[first:end].astype(kind), inside))
+            if found.sum(dtype=np.int64) == total:  # else a sum was too large for the type, and lost some of it
+                break
         return found
 
     def sizes_below(self, row: int) -> np.ndarray:

@@ -256,6 +256,12 @@ class NodeStage(Stage):
             none *= _within(positions, one.pool, chance[taken], 1.0)
         return none
 
+    def counts(self, first: int, end: int) -> list[np.ndarray] | None:
+        """The counts by which the positions `[first, end)` differ; None: some are in a pool that others are not in."""
+        if any(first < part.pool < end for part in self._parts):
+            return None
+        return [self.groups.memberships, *(part.taken for part in self._parts if part.pool >= end)]
+
     @cached_property
     def _parts(self) -> list[_Part]:
         """The stage while its pool is alike; one that grows is looked at `_MOST_POOLS` times."""

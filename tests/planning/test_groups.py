@@ -93,6 +93,15 @@ def test_some_groups_alone():
     assert as_dict(groups.keep(np.array([], dtype=int))) == {}
 
 
+@pytest.mark.parametrize(("most", "kind"), [(255, "uint8"), (256, "uint16"), (65_535, "uint16"), (65_536, "uint32")])
+def test_sums_over_the_groups_of_a_row_have_the_smallest_type_that_holds_them(most, kind):
+    groups = read_groups(Dataset.from_dict({"g": [["a"], ["a", "b", "c"], [], ["c"], None]}), "g")
+    for each in (np.array([1, 2, most - 3]), np.array([most - 200, 100, 100]), np.array([1, 2, most - 3])):
+        assert groups.add_up(each).tolist() == [each[0], most, 0, each[2]]
+        assert groups.add_up(each).dtype == kind
+    assert groups.memberships.tolist() == [1, 3, 0, 1]
+
+
 def test_columns_as_curricula_read_them():
     data = Dataset.from_dict({"hard": [1, None, 0], "nodes": ["a", None, "a"], "x": [0.5, 1.0, 2.0]})
     read = read_columns(data, {"hard": "numbers", "nodes": "groups"})
