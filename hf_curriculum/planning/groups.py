@@ -44,14 +44,10 @@ class Groups:
 
     def add_up(self, each: np.ndarray) -> np.ndarray:
         """The sum of a number of each group over the groups of each row; of the smallest unsigned type that does."""
-        if not np.array_equal(each, self._added[0]):
-            self._added[:] = each.copy(), self._sums(each)
-        return self._added[1]
-
-    @cached_property
-    def _added(self) -> list[np.ndarray]:
-        """What was added up last, and its sums: rounds of the same nodes ask for the same."""
-        return [np.zeros(0), np.zeros(0, np.uint8)]
+        kept = self.__dict__.setdefault("_added", [np.zeros(0), np.zeros(0, np.uint8)])  # rounds ask for the same
+        if not np.array_equal(each, kept[0]):
+            kept[:] = each.copy(), self._sums(each)
+        return kept[1]
 
     def _sums(self, each: np.ndarray) -> np.ndarray:
         size, total = int(self.members.max(initial=-1)) + 1, int(each @ self.sizes)

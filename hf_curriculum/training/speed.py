@@ -67,15 +67,11 @@ class SpeedLog(TrainerCallback):
         self._peak = peak_of(args.device)
         self._first = self._last = self._marks()
 
-    def operations(self, inputs: Any) -> int:
-        """Those of a batch, forward and backward, where the model says what they are; else 0."""
-        own = getattr(self.trainer.accelerator.unwrap_model(self.trainer.model), "floating_point_ops", None)
-        return 0 if own is None else own(inputs)
-
     def count(self, inputs: Any) -> None:
         """Counts the tokens of a batch, on its device, and the model's operations."""
-        if self._peak is not None:
-            self.flops += self.operations(inputs)
+        own = getattr(self.trainer.accelerator.unwrap_model(self.trainer.model), "floating_point_ops", None)
+        if own is not None and self._peak is not None:
+            self.flops += own(inputs)
         mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
         if isinstance(mask, torch.Tensor):
             self.tokens = self.tokens + mask.detach().sum()

@@ -483,7 +483,7 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     def floating_point_ops(self, inputs: Any) -> int:
         """The model's own count, images included; `Trainer`'s, of its text alone, where it has none."""
-        return self.speed.operations(inputs) or super().floating_point_ops(inputs)
+        return getattr(self.model, "floating_point_ops", super().floating_point_ops)(inputs)
 
     # ---- The losses of a step ----
 
