@@ -660,6 +660,8 @@ def main() -> None:
     def write(report: dict[str, Any]) -> None:
         options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
+    if unknown := set(options.only) - set(bench.work()):
+        parser.error(f"--only names no part: {', '.join(sorted(unknown))}. There are: {', '.join(bench.work())}.")
     report = measure(bench, 60 * options.minutes - gone - 5, write, options.only)
     print(described(report))
     sys.exit(1 if report["failed"] else 0)
