@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ from hf_curriculum.models.flamingo.layers import (
 )
 from hf_curriculum.models.git.layers import build_vision_tower
 from hf_curriculum.models.on_host import known, known_or_read
+from hf_curriculum.models.operations import of_images, of_layer
 from hf_curriculum.models.packed_loss import PackedText, added_mask, pack
 
 
@@ -362,6 +364,24 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.lm_head: Any = new_embeddings
+
+    def floating_point_ops(self, input_dict: Mapping[str, Any], exclude_embeddings: bool = True) -> int:
+        """Multiplications and additions of a forward and backward pass over a batch, attention included.
+
+        The backward pass counts as two forward passes; the frozen tower has none. Padding is counted.
+        """
+        config, text, (texts, length) = self.config, self.config.text_config, input_dict["input_ids"].shape
+        dimensions, seen, tower = of_images(config.vision_config, input_dict)
+        images, latents, width = math.prod(dimensions), config.perceiver_latents, text.hidden_size
+        inner = config.cross_attention_heads * config.cross_attention_head_dim
+        two, feed_forward = 4 * width * inner, 4 * width * config.feed_forward_multiple * width  # two projections
+        keys = latents * (dimensions[1] if len(dimensions) > 1 else 1)
+        gated = length * (two + 4 * keys * inner + feed_forward) + keys * two if images else 0
+        of_text = length * (text.num_hidden_layers * of_layer(width, text.ffn_dim, length))
+        of_text += 2 * length * text.word_embed_proj_dim * text.vocab_size + len(self.flamingo.gated_layers) * gated
+        resampled = (seen + latents) * two + latents * (two + 4 * (seen + latents) * inner + feed_forward)
+        of_image = 2 * seen * config.vision_config.hidden_size * width + config.perceiver_depth * resampled
+        return images * tower + 3 * (images * of_image + texts * of_text)
 
     @takes_cache
     def forward(

@@ -42,6 +42,7 @@ from hf_curriculum.models.git.layers import (
     image_and_text_mask,
     text_attention_mask,
 )
+from hf_curriculum.models.operations import of_images, of_layer
 from hf_curriculum.models.packed_loss import added_mask, compute_dtype, pack
 
 
@@ -327,26 +328,17 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
     def floating_point_ops(self, input_dict: Mapping[str, Any], exclude_embeddings: bool = True) -> int:
         """Multiplications and additions of a forward and backward pass over a batch, attention included.
 
-        The backward pass counts as two forward passes. In the last decoder layer image tokens give keys and values
-        alone; padding is counted.
+        The backward pass counts as two forward passes, and a frozen tower has none. In the last decoder layer image
+        tokens give keys and values alone; padding is counted.
         """
-        config, vision = self.config, self.config.vision_config
-        texts, length = input_dict["input_ids"].shape
-        images, of_image, tower = 0, 0, 0.0
-        if isinstance(pixels := input_dict.get("pixel_values"), torch.Tensor):
-            patch = getattr(vision, "patch_size", 16)
-            images, of_image = pixels.shape[0], (pixels.shape[-1] // patch) * (pixels.shape[-2] // patch) + 1
-            width, depth = vision.hidden_size, vision.num_hidden_layers
-            tower = of_image * depth * _of_layer(width, getattr(vision, "intermediate_size", 4 * width), of_image)
-            tower += 2 * of_image * pixels.shape[1] * patch**2 * width
-        elif isinstance(features := input_dict.get("image_features"), torch.Tensor):
-            images, of_image = features.shape[:2]
+        config, (texts, length) = self.config, input_dict["input_ids"].shape
+        (images, *_), seen, tower = of_images(config.vision_config, input_dict)
         width, depth, inner = config.hidden_size, config.num_hidden_layers, config.intermediate_size
-        seen = of_image if images else 0
-        of_text = length * (depth * _of_layer(width, inner, seen + length) + 2 * width * config.vocab_size)
-        decoded = of_image * ((depth - 1) * _of_layer(width, inner, of_image) + 4 * width**2)
-        decoded += 2 * of_image * vision.hidden_size * width
-        return int(3 * (images * (tower + decoded) + texts * of_text))
+        of_text = length * (depth * of_layer(width, inner, seen + length) + 2 * width * config.vocab_size)
+        of_image = seen * ((depth - 1) * of_layer(width, inner, seen) + 4 * width**2)
+        of_image += 2 * seen * config.vision_config.hidden_size * width
+        passes = 3 if next(self.git.image_encoder.parameters()).requires_grad else 1
+        return passes * images * tower + 3 * (images * of_image + texts * of_text)
 
     def freeze_vision_tower(self) -> None:
         """Takes the vision tower out of training (the projection after it stays in), as the challenge's baseline."""
@@ -439,8 +431,3 @@ AutoModelForImageTextToText.register(CaptionGitConfig, CaptionGitForCausalLM, ex
 AutoProcessor.register(CaptionGitConfig, GitProcessor, exist_ok=True)
 # `register` leaves the names alone, by which `Trainer` decides whether smoothed labels are those of the next token.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CaptionGitConfig.model_type] = CaptionGitForCausalLM.__name__
-
-
-def _of_layer(width: int, inner: int, keys: int) -> int:
-    """Multiplications and additions of a Transformer layer for one row that attends to so many."""
-    return 8 * width**2 + 4 * width * inner + 4 * keys * width
