@@ -1,0 +1,68 @@
+"""Photographs with wrong captions: what choosing captions by a cheap score wins over training on all of them.
+
+    accelerate launch recipes/photographs.py            # a small share of the study, that it runs: minutes
+    accelerate launch recipes/photographs.py --study    # all of it: 3 hours on two cores
+
+The study is written down in `studies/photographs/plan.yaml`, which was committed before any run was made: question,
+arms, measures and the rule of decision stand there. Reads Flickr8k's captions and CLIP's vectors of its photographs
+from the folder that HF_CURRICULUM_TEST_DATA names. Writes `results.json`, `report.md` and a figure, gain against AUC
+of the score.
+
+Finished runs are read back; a study that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from photos.plan import Plan, read_plan
+from photos.report import best_rate, share_facts, write_report
+from photos.runs import Share
+
+from hf_curriculum.studies.recipe import FlagParser, run_command
+
+PLAN = Path(__file__).parent / "studies" / "photographs" / "plan.yaml"
+
+
+@dataclass
+class StudyArguments:
+    """What is run, and where."""
+
+    study: bool = field(default=False, metadata={"help": "all of the plan, in place of a small share of it"})
+    plan: str = field(default=str(PLAN), metadata={"help": "the study as it was written down"})
+    output_dir: str = field(default="outputs/photographs", metadata={"help": "where runs and results go"})
+    processes: int = field(default=2, metadata={"help": "shares of wrong captions that are run at once"})
+
+
+PARSER = FlagParser([StudyArguments], prog="hf-curriculum recipe photographs")
+
+
+def run_share(plan: Plan, wrong: float, folder: Path) -> dict[str, Any]:
+    """All runs at one share of wrong captions, and what they came to."""
+    share = Share(plan, wrong, folder)
+    rate = best_rate(share.tune())
+    print(f"{wrong:.0%} wrong: the control's learning rate is {rate:g}", flush=True)
+    return share_facts(plan, wrong, rate, share.compare(rate))
+
+
+def main() -> None:
+    """All runs, and one report."""
+    args = StudyArguments(**vars(PARSER.parse_given()))
+    plan = read_plan(Path(args.plan))
+    folder = Path(args.output_dir) / ("study" if args.study else "small")
+    plan = plan if args.study else plan.shortened()
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
+        waiting = [pool.submit(run_share, plan, wrong, folder / f"wrong-{wrong:g}") for wrong in plan.wrong]
+        shares = [one.result() for one in waiting]
+    (folder / "results.json").write_text(json.dumps(shares, indent=1), encoding="utf-8")
+    print(write_report(plan, shares, folder))
+
+
+if __name__ == "__main__":
+    run_command(main, PARSER)

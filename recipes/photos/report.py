@@ -1,0 +1,188 @@
+"""What the runs came to: best lengths, differences from the control, the decision, and gain against AUC."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from photos.plan import CONTROL, Plan
+
+from hf_curriculum.markdown import table
+from hf_curriculum.studies.study import StudyRun
+
+WAYS = {"image": "text → image", "text": "image → text"}
+
+
+def best_rate(runs: Sequence[StudyRun]) -> float:
+    """The learning rate of the control that is best on the validation photographs, at its best length."""
+    found = defaultdict(list)
+    for run in finished(runs):
+        found[run.settings["learning_rate"], run.settings["steps"]].append(validation(run.result))
+    return max(found, key=lambda point: np.mean(found[point]))[0]
+
+
+def share_facts(plan: Plan, wrong: float, rate: float, runs: Sequence[StudyRun]) -> dict[str, Any]:
+    """What `results.json` has of a share of wrong captions."""
+    by_arm: dict[str, dict[int, list[StudyRun]]] = defaultdict(lambda: defaultdict(list))
+    for run in finished(runs):
+        by_arm[run.settings["arm"]][run.settings["steps"]].append(run)
+    best = {name: best_length(lengths) for name, lengths in by_arm.items()}
+    control = by_arm[CONTROL][best[CONTROL]]
+    arms = {
+        name: {
+            "score": lengths[best[name]][0].settings.get("score"),
+            "steps": best[name],
+            "lengths": {steps: _means(those) for steps, those in sorted(lengths.items())},
+            **_means(lengths[best[name]]),
+            "gain": {way: gain(plan, lengths[best[name]], control, way) for way in WAYS},
+        }
+        for name, lengths in by_arm.items()
+    }
+    return {"wrong": wrong, "learning_rate": rate, "seeds": len(control), "arms": arms}
+
+
+def finished(runs: Sequence[StudyRun]) -> list[StudyRun]:
+    """The runs that came to an end; an error where one did not."""
+    failed = [run for run in runs if run.status != "finished"]
+    if failed:
+        first = failed[0]
+        raise RuntimeError(
+            f"{len(failed)} of {len(runs)} runs did not come to an end; the first, {first.arm!r} with seed "
+            f"{first.seed}: {first.error or first.status}. Nothing is concluded from the others."
+        )
+    return list(runs)
+
+
+def validation(result: Mapping[str, Any]) -> float:
+    """The mean of both recalls on the validation photographs."""
+    return (result["validation_image"] + result["validation_text"]) / 2
+
+
+def best_length(lengths: Mapping[int, Sequence[StudyRun]]) -> int:
+    """The length with the best mean on the validation photographs; of equal ones the shortest."""
+    return max(sorted(lengths), key=lambda steps: np.mean([validation(run.result) for run in lengths[steps]]))
+
+
+def gain(plan: Plan, runs: Sequence[StudyRun], control: Sequence[StudyRun], way: str) -> dict[str, float]:
+    """The mean difference in recall, and its interval over seeds and photographs together."""
+    if [run.seed for run in runs] != [run.seed for run in control]:
+        raise ValueError("Arm and control have other seeds, so nothing is paired.")
+    own, other = (np.array([run.result[f"test_{way}"] for run in those]) for those in (runs, control))
+    differences = own - other  # (seeds, photographs)
+    seeds, photographs = differences.shape
+    draws = np.random.default_rng(0)
+    means = np.empty(plan.resamples)
+    for number in range(plan.resamples):
+        drawn = differences[draws.integers(seeds, size=seeds)]
+        means[number] = drawn[:, draws.integers(photographs, size=photographs)].mean()
+    lower, upper = np.percentile(means, [2.5, 97.5])
+    return {"mean": float(differences.mean()), "lower": float(lower), "upper": float(upper)}
+
+
+def _means(runs: Sequence[StudyRun]) -> dict[str, float | None]:
+    aucs = [run.result["auc"] for run in runs if run.result.get("auc") is not None]
+    return {
+        "image": float(np.mean([run.result["test_image"] for run in runs])),
+        "text": float(np.mean([run.result["test_text"] for run in runs])),
+        "validation": float(np.mean([validation(run.result) for run in runs])),
+        "auc": float(np.mean(aucs)) if aucs else None,
+        "wrong_seen": float(np.mean([run.result["wrong_seen"] for run in runs])),
+        "examples": float(np.mean([run.result["examples"] for run in runs])),
+        "refused": sum("refused" in run.result for run in runs),
+    }
+
+
+def holds(plan: Plan, shares: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the claim holds by the plan's rule."""
+    decision, by_share = plan.decision, {share["wrong"]: share["arms"] for share in shares}
+    asked = [by_share[wrong] for wrong in decision["wrong"]]
+    wins = all(arms[decision["arm"]]["gain"]["image"]["lower"] > 0 for arms in asked)
+    return wins and not any(arms[decision["placebo"]]["gain"]["image"]["lower"] > 0 for arms in asked)
+
+
+def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """Writes tables and figure; returns what is printed."""
+    parts = [tables(share) for share in shares]
+    arm, placebo = plan.decision["arm"], plan.decision["placebo"]
+    verdict = "HOLDS" if holds(plan, shares) else "DOES NOT HOLD"
+    parts.append(
+        f"By the rule of the plan (`{arm}`, placebo `{placebo}`), that choosing wins on photographs {verdict}."
+    )
+    (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    draw(shares, folder / "gain_against_auc.png")
+    return "\n\n".join([*parts, f"report: {folder / 'report.md'}"])
+
+
+def tables(share: Mapping[str, Any]) -> str:
+    """The arms at one share of wrong captions."""
+    rows = []
+    for name, arm in share["arms"].items():
+        row = {"arm": name, "AUC": "" if arm["auc"] is None else f"{arm['auc']:.3f}", "steps": str(arm["steps"])}
+        row["wrong seen"] = f"{arm['wrong_seen']:.0%}" + (f", {arm['refused']} refused" if arm["refused"] else "")
+        for way, told in WAYS.items():
+            found = arm["gain"][way]
+            row[told] = f"{100 * arm[way]:.1f}"
+            row[f"minus control, {told}"] = (
+                "–"
+                if name == CONTROL
+                else f"{100 * found['mean']:+.1f} [{100 * found['lower']:+.1f}, {100 * found['upper']:+.1f}]"
+            )
+        rows.append(row)
+    head = (
+        f"{share['wrong']:.0%} of the captions wrong, {share['seeds']} seeds, "
+        f"learning rate {share['learning_rate']:g}; recall at 1, %"
+    )
+    return f"{head}\n\n{table(list(rows[0]), [list(row.values()) for row in rows])}"
+
+
+def draw(shares: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Gain in text → image recall against the AUC of the score, of filters that keep the true share."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    filters = (
+        "names",
+        "cross-fit",
+        "both",
+        "shuffled",
+        "oracle",
+        "oracle 0.6",
+        "oracle 0.7",
+        "oracle 0.8",
+        "oracle 0.9",
+    )
+    for colour, share in enumerate(sorted((one for one in shares if one["wrong"]), key=lambda one: one["wrong"])):
+        arms = {name: share["arms"][name] for name in filters if name in share["arms"]}
+        for real, marker in ((False, "o"), (True, "D")):
+            points = sorted(
+                (arm["auc"], arm["gain"]["image"])
+                for name, arm in arms.items()
+                if (name in ("names", "cross-fit", "both")) == real
+            )
+            if not points:
+                continue
+            x = [auc for auc, _ in points]
+            y, low, high = (np.array([100 * found[key] for _, found in points]) for key in ("mean", "lower", "upper"))
+            axes.errorbar(
+                x,
+                y,
+                [y - low, high - y],
+                fmt=marker if real else f"{marker}-",
+                color=f"C{colour}",
+                capsize=2,
+                markerfacecolor="white" if real else None,
+                label=f"{share['wrong']:.0%} wrong, {'names, cross-fit, both' if real else 'blurred truth'}",
+            )
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.set_xlabel("AUC of the score: right captions above wrong ones")
+    axes.set_ylabel("text → image R@1 over the control\nat its best length, points")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=150)
+    pyplot.close(figure)
