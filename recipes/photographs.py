@@ -61,7 +61,7 @@ def main() -> None:
         waiting = [pool.submit(run_share, plan, wrong, folder / f"wrong-{wrong:g}") for wrong in plan.wrong]
         shares = [one.result() for one in waiting]
     (folder / "results.json").write_text(json.dumps(shares, indent=1), encoding="utf-8")
-    print(write_report(plan, shares, folder))
+    print(write_report(plan, shares, folder, args.study))
 
 
 if __name__ == "__main__":

@@ -103,14 +103,15 @@ def holds(plan: Plan, shares: Sequence[Mapping[str, Any]]) -> bool:
     return wins and not any(arms[decision["placebo"]]["gain"]["image"]["lower"] > 0 for arms in asked)
 
 
-def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path) -> str:
-    """Writes tables and figure; returns what is printed."""
+def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, whole: bool) -> str:
+    """Writes tables and figure, and what the rule decides of a whole study; returns what is printed."""
     parts = [tables(share) for share in shares]
     arm, placebo = plan.decision["arm"], plan.decision["placebo"]
-    verdict = "HOLDS" if holds(plan, shares) else "DOES NOT HOLD"
-    parts.append(
-        f"By the rule of the plan (`{arm}`, placebo `{placebo}`), that choosing wins on photographs {verdict}."
-    )
+    verdict = "holds" if holds(plan, shares) else "does not hold"
+    if whole:
+        parts.append(
+            f"By the rule of the plan (`{arm}`, placebo `{placebo}`), that choosing wins on photographs {verdict}."
+        )
     (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     draw(shares, folder / "gain_against_auc.png")
     return "\n\n".join([*parts, f"report: {folder / 'report.md'}"])
@@ -135,7 +136,7 @@ def tables(share: Mapping[str, Any]) -> str:
         f"{share['wrong']:.0%} of the captions wrong, {share['seeds']} seeds, "
         f"learning rate {share['learning_rate']:g}; recall at 1, %"
     )
-    return f"{head}\n\n{table(list(rows[0]), [list(row.values()) for row in rows])}"
+    return f"{head}\n\n{table(list(rows[0]), [list(row.values()) for row in rows], for_terminals=True)}"
 
 
 def draw(shares: Sequence[Mapping[str, Any]], file: Path) -> None:

@@ -14,7 +14,7 @@ from photos.data import Photographs, deal, read_photographs
 from photos.model import TextTower
 from photos.plan import CONTROL, Plan
 from photos.scores import all_scores, auc, kept, with_score
-from transformers import set_seed
+from transformers import PrinterCallback, set_seed
 
 from hf_curriculum import IID, CurriculumTrainingArguments, Study, curriculum_from, train_wordpiece
 from hf_curriculum.data.image_inputs import FeatureInputs
@@ -74,7 +74,11 @@ class Share:
         return self._study("runs", arms, self.plan.seeds)
 
     def _study(self, name: str, arms: dict[str, dict[str, Any]], seeds: list[int]) -> list[StudyRun]:
-        return Study(self.run, arms, seeds, self.folder / name).run()
+        study = Study(self.run, arms, seeds, self.folder / name)
+        print(
+            f"{self.wrong:.0%} wrong, {name}: {study.num_waiting:,} of {len(study.runs):,} runs to be made", flush=True
+        )
+        return study.run()
 
     def run(self, settings: dict[str, Any]) -> dict[str, Any]:
         """One run: recalls on the validation photographs, and what was found for each test photograph."""
@@ -142,7 +146,9 @@ class Share:
             use_cpu=True,
             **self.plan.training,
         )
-        return ContrastiveTrainer(model, args, data_collator=self.collator, train_dataset=rows)
+        trainer = ContrastiveTrainer(model, args, data_collator=self.collator, train_dataset=rows)
+        trainer.remove_callback(PrinterCallback)  # of thousands of runs
+        return trainer
 
 
 def retrieved(trainer: ContrastiveTrainer, rows: Dataset) -> dict[str, np.ndarray]:
