@@ -18,11 +18,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-from photos.plan import Plan, read_plan
-from photos.report import best_rate, share_facts, write_report
-from photos.runs import Share
+from photos.plan import read_plan
+from photos.report import write_report
+from photos.runs import run_share
 
 from hf_curriculum.studies.recipe import FlagParser, run_command
 
@@ -40,14 +39,6 @@ class StudyArguments:
 
 
 PARSER = FlagParser([StudyArguments], prog="hf-curriculum recipe photographs")
-
-
-def run_share(plan: Plan, wrong: float, folder: Path) -> dict[str, Any]:
-    """All runs at one share of wrong captions, and what they came to."""
-    share = Share(plan, wrong, folder)
-    rate = best_rate(share.tune())
-    print(f"{wrong:.0%} wrong: the control's learning rate is {rate:g}", flush=True)
-    return share_facts(plan, wrong, rate, share.compare(rate))
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import hf_curriculum
 RECIPES = (
     *("babylm_git", "babylm_flamingo", "simi_cl_captioning"),
     *("tonics_alignment", "wsod_wsddn", "discl_longtail", "reference_model"),
-    *("scenes_clip", "scenes_diffusion", "vlm_sft"),
+    *("scenes_clip", "scenes_diffusion", "vlm_sft", "photographs"),
 )
 
 

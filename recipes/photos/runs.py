@@ -13,6 +13,7 @@ from datasets import Dataset
 from photos.data import Photographs, deal, read_photographs
 from photos.model import TextTower
 from photos.plan import CONTROL, Plan
+from photos.report import best_rate, share_facts
 from photos.scores import all_scores, auc, kept, with_score
 from transformers import PrinterCallback, set_seed
 
@@ -149,6 +150,14 @@ class Share:
         trainer = ContrastiveTrainer(model, args, data_collator=self.collator, train_dataset=rows)
         trainer.remove_callback(PrinterCallback)  # of thousands of runs
         return trainer
+
+
+def run_share(plan: Plan, wrong: float, folder: Path) -> dict[str, Any]:
+    """All runs at one share of wrong captions, and what they came to."""
+    share = Share(plan, wrong, folder)
+    rate = best_rate(share.tune())
+    print(f"{wrong:.0%} wrong: the control's learning rate is {rate:g}", flush=True)
+    return share_facts(plan, wrong, rate, share.compare(rate))
 
 
 def retrieved(trainer: ContrastiveTrainer, rows: Dataset) -> dict[str, np.ndarray]:
