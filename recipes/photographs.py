@@ -2,6 +2,7 @@
 
     accelerate launch recipes/photographs.py            # a small share of the study, that it runs: minutes
     accelerate launch recipes/photographs.py --study    # all of it: 3 hours on two cores
+    accelerate launch recipes/photographs.py --captions [--study]  # then the secondary task: captions are written
 
 The study is written down in `studies/photographs/plan.yaml`, which was committed before any run was made: question,
 arms, measures and the rule of decision stand there. Reads Flickr8k's captions and CLIP's vectors of its photographs
@@ -16,16 +17,19 @@ from __future__ import annotations
 import json
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from photos.captions import Captioner, run_captions
 from photos.plan import read_plan
 from photos.report import write_report
-from photos.runs import run_share
+from photos.retrieval import run_retrieval
 
 from hf_curriculum.studies.recipe import FlagParser, run_command
 
-PLAN = Path(__file__).parent / "studies" / "photographs" / "plan.yaml"
+PLANS = Path(__file__).parent / "studies" / "photographs"
+PLAN, CAPTIONS = PLANS / "plan.yaml", PLANS / "captions.yaml"
 
 
 @dataclass
@@ -33,7 +37,7 @@ class StudyArguments:
     """What is run, and where."""
 
     study: bool = field(default=False, metadata={"help": "all of the plan, in place of a small share of it"})
-    plan: str = field(default=str(PLAN), metadata={"help": "the study as it was written down"})
+    captions: bool = field(default=False, metadata={"help": "the secondary task, by the scores of the primary one"})
     output_dir: str = field(default="outputs/photographs", metadata={"help": "where runs and results go"})
     processes: int = field(default=2, metadata={"help": "shares of wrong captions that are run at once"})
 
@@ -44,12 +48,16 @@ PARSER = FlagParser([StudyArguments], prog="hf-curriculum recipe photographs")
 def main() -> None:
     """All runs, and one report."""
     args = StudyArguments(**vars(PARSER.parse_given()))
-    plan = read_plan(Path(args.plan))
-    folder = Path(args.output_dir) / ("study" if args.study else "small")
-    plan = plan if args.study else plan.shortened()
+    plans = [plan if args.study else plan.shortened() for plan in map(read_plan, (PLAN, CAPTIONS))]
+    plan, folder = plans[0], Path(args.output_dir) / ("study" if args.study else "small")
+    run = partial(run_retrieval, plan)
+    if args.captions:
+        plan, folder = plans[1], folder / "captions"
+        run = partial(run_captions, plan, plans[0])
+        Captioner(plan, folder).read()
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
-        waiting = [pool.submit(run_share, plan, wrong, folder / f"wrong-{wrong:g}") for wrong in plan.wrong]
+        waiting = [pool.submit(run, wrong, folder / f"wrong-{wrong:g}") for wrong in plan.wrong]
         shares = [one.result() for one in waiting]
     (folder / "results.json").write_text(json.dumps(shares, indent=1), encoding="utf-8")
     print(write_report(plan, shares, folder, args.study))

@@ -26,6 +26,7 @@ class Photographs:
     Args:
         vectors: `image_id` → the image's vector as a store of features has it, float32 (1, width), of length 1.
         train, validation, test: a row per caption, five of an image.
+        others: captions of photographs without a vector.
         names: of objects, with the words that mention each.
         name_vectors: of "a NAME" in the images' space, float32 (names, width), of length 1.
     """
@@ -34,6 +35,7 @@ class Photographs:
     train: Dataset
     validation: Dataset
     test: Dataset
+    others: list[str]
     names: dict[str, list[str]]
     name_vectors: np.ndarray
 
@@ -49,11 +51,10 @@ def read_photographs(validation: int, test: int, seed: int) -> Photographs:
     images = _unit(np.load(folder / VECTORS / "flickr8k_image_embeds.npy"))
     with open(folder / VECTORS / "flickr8k_image_embeds_index.csv", encoding="utf-8", newline="") as file:
         index = {row["file_name"]: int(row["row"]) for row in csv.DictReader(file) if row["file_name"]}
-    captions: dict[str, list[str]] = {name: [] for name in sorted(index)}
+    captions, others = {name: [] for name in sorted(index)}, []
     with gzip.open(folder / CAPTIONS, "rt", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            if row["image"] in captions:
-                captions[row["image"]].append(row["caption"])
+            captions.get(row["image"], others).append(row["caption"])
     captions = {name: texts for name, texts in captions.items() if len(texts) == 5}
     order = np.random.default_rng(seed).permutation(list(captions)).tolist()
     parts = {"test": order[:test], "validation": order[test : test + validation], "train": order[test + validation :]}
@@ -61,6 +62,7 @@ def read_photographs(validation: int, test: int, seed: int) -> Photographs:
     return Photographs(
         {name: images[None, index[name]] for name in captions},
         **{part: _rows(captions, ids) for part, ids in parts.items()},
+        others=others,
         names=names,
         name_vectors=vectors,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ class Plan:
     lengths: list[int]
     more_lengths: list[int]
     learning_rates: list[float]
-    tower: dict[str, Any]
     text: dict[str, int]
     training: dict[str, Any]
     cross_fit_steps: int
@@ -33,6 +32,9 @@ class Plan:
     decision: dict[str, Any]
     resamples: int
     small: dict[str, Any]
+    tower: dict[str, Any] | None = None
+    captioner: dict[str, Any] | None = None
+    reading: dict[str, Any] | None = None
 
     def shortened(self) -> Plan:
         """The small share: other values of some fields, and some of the arms."""
@@ -68,11 +70,11 @@ def read_plan(file: Path) -> Plan:
         ValueError: the file has other fields than a plan has.
     """
     given = yaml.safe_load(file.read_text(encoding="utf-8"))
-    names = {one.name for one in fields(Plan)}
-    if not isinstance(given, Mapping) or set(given) != names:
+    needed = {one.name for one in fields(Plan) if one.default is MISSING}
+    if not isinstance(given, Mapping) or not needed <= set(given) <= {one.name for one in fields(Plan)}:
         found = sorted(given) if isinstance(given, Mapping) else type(given).__name__
         raise ValueError(
-            f"{file} has {found}. A plan has the fields {sorted(names)}: write all of them, and no other."
+            f"{file} has {found}. A plan has the fields {sorted(needed)}: write all of them, and no other."
         )
     plan = Plan(**given)
     if CONTROL not in plan.arms or plan.arms[CONTROL]:

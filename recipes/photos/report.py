@@ -13,7 +13,7 @@ from photos.plan import CONTROL, Plan
 from hf_curriculum.markdown import table
 from hf_curriculum.studies.study import StudyRun
 
-WAYS = {"image": "text → image", "text": "image → text"}
+WAYS = {"image": "text → image", "text": "image → text", "picture": "right picture of two", "cider": "CIDEr"}
 
 
 def best_rate(runs: Sequence[StudyRun]) -> float:
@@ -30,6 +30,7 @@ def share_facts(plan: Plan, wrong: float, rate: float, runs: Sequence[StudyRun])
     for run in finished(runs):
         by_arm[run.settings["arm"]][run.settings["steps"]].append(run)
     best = {name: best_length(lengths) for name, lengths in by_arm.items()}
+    measured = [way for way in WAYS if f"test_{way}" in runs[0].result]
     control = by_arm[CONTROL][best[CONTROL]]
     arms = {
         name: {
@@ -37,7 +38,7 @@ def share_facts(plan: Plan, wrong: float, rate: float, runs: Sequence[StudyRun])
             "steps": best[name],
             "lengths": {steps: _means(those) for steps, those in sorted(lengths.items())},
             **_means(lengths[best[name]]),
-            "gain": {way: gain(plan, lengths[best[name]], control, way) for way in WAYS},
+            "gain": {way: gain(plan, lengths[best[name]], control, way) for way in measured},
         }
         for name, lengths in by_arm.items()
     }
@@ -57,8 +58,8 @@ def finished(runs: Sequence[StudyRun]) -> list[StudyRun]:
 
 
 def validation(result: Mapping[str, Any]) -> float:
-    """The mean of both recalls on the validation photographs."""
-    return (result["validation_image"] + result["validation_text"]) / 2
+    """The mean of all measures on the validation photographs."""
+    return float(np.mean([value for name, value in result.items() if name.startswith("validation_")]))
 
 
 def best_length(lengths: Mapping[int, Sequence[StudyRun]]) -> int:
@@ -85,8 +86,11 @@ def gain(plan: Plan, runs: Sequence[StudyRun], control: Sequence[StudyRun], way:
 def _means(runs: Sequence[StudyRun]) -> dict[str, float | None]:
     aucs = [run.result["auc"] for run in runs if run.result.get("auc") is not None]
     return {
-        "image": float(np.mean([run.result["test_image"] for run in runs])),
-        "text": float(np.mean([run.result["test_text"] for run in runs])),
+        **{
+            way: float(np.mean([run.result[f"test_{way}"] for run in runs]))
+            for way in WAYS
+            if f"test_{way}" in runs[0].result
+        },
         "validation": float(np.mean([validation(run.result) for run in runs])),
         "auc": float(np.mean(aucs)) if aucs else None,
         "wrong_seen": float(np.mean([run.result["wrong_seen"] for run in runs])),
@@ -98,9 +102,11 @@ def _means(runs: Sequence[StudyRun]) -> dict[str, float | None]:
 def holds(plan: Plan, shares: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the claim holds by the plan's rule."""
     decision, by_share = plan.decision, {share["wrong"]: share["arms"] for share in shares}
-    asked = [by_share[wrong] for wrong in decision["wrong"]]
-    wins = all(arms[decision["arm"]]["gain"]["image"]["lower"] > 0 for arms in asked)
-    return wins and not any(arms[decision["placebo"]]["gain"]["image"]["lower"] > 0 for arms in asked)
+
+    def above(arm: str) -> list[bool]:
+        return [by_share[wrong][arm]["gain"][decision["measure"]]["lower"] > 0 for wrong in decision["wrong"]]
+
+    return all(above(decision["arm"])) and not any(above(decision["placebo"]))
 
 
 def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, whole: bool) -> str:
@@ -113,7 +119,7 @@ def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, 
             f"By the rule of the plan (`{arm}`, placebo `{placebo}`), that choosing wins on photographs {verdict}."
         )
     (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    draw(shares, folder / "gain_against_auc.png")
+    draw(shares, plan.decision["measure"], folder / "gain_against_auc.png")
     return "\n\n".join([*parts, f"report: {folder / 'report.md'}"])
 
 
@@ -123,8 +129,8 @@ def tables(share: Mapping[str, Any]) -> str:
     for name, arm in share["arms"].items():
         row = {"arm": name, "AUC": "" if arm["auc"] is None else f"{arm['auc']:.3f}", "steps": str(arm["steps"])}
         row["wrong seen"] = f"{arm['wrong_seen']:.0%}" + (f", {arm['refused']} refused" if arm["refused"] else "")
-        for way, told in WAYS.items():
-            found = arm["gain"][way]
+        for way, found in arm["gain"].items():
+            told = WAYS[way]
             row[told] = f"{100 * arm[way]:.1f}"
             row[f"minus control, {told}"] = (
                 "–"
@@ -134,13 +140,13 @@ def tables(share: Mapping[str, Any]) -> str:
         rows.append(row)
     head = (
         f"{share['wrong']:.0%} of the captions wrong, {share['seeds']} seeds, "
-        f"learning rate {share['learning_rate']:g}; recall at 1, %"
+        f"learning rate {share['learning_rate']:g}; hundredths"
     )
     return f"{head}\n\n{table(list(rows[0]), [list(row.values()) for row in rows], for_terminals=True)}"
 
 
-def draw(shares: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Gain in text → image recall against the AUC of the score, of filters that keep the true share."""
+def draw(shares: Sequence[Mapping[str, Any]], measure: str, file: Path) -> None:
+    """Gain in a measure against the AUC of the score, of filters that keep the true share."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -162,7 +168,7 @@ def draw(shares: Sequence[Mapping[str, Any]], file: Path) -> None:
         arms = {name: share["arms"][name] for name in filters if name in share["arms"]}
         for real, marker in ((False, "o"), (True, "D")):
             points = sorted(
-                (arm["auc"], arm["gain"]["image"])
+                (arm["auc"], arm["gain"][measure])
                 for name, arm in arms.items()
                 if (name in ("names", "cross-fit", "both")) == real
             )
@@ -182,7 +188,7 @@ def draw(shares: Sequence[Mapping[str, Any]], file: Path) -> None:
             )
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlabel("AUC of the score: right captions above wrong ones")
-    axes.set_ylabel("text → image R@1 over the control\nat its best length, points")
+    axes.set_ylabel(f"{WAYS[measure]} over the control\nat its best length, points")
     axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(file, dpi=150)

@@ -13,10 +13,12 @@ import photographs
 import pytest
 import torch
 from datasets import Dataset
-from photos import report, runs
+from photos import report
+from photos.captions import Captioner, run_captions
 from photos.data import deal, named, read_photographs
 from photos.model import TextTower
 from photos.plan import CONTROL, read_plan
+from photos.retrieval import Retrieval, run_retrieval
 from photos.scores import all_scores, auc, by_names, cross_fitted, kept
 
 THINGS = ("dog", "boat", "horse", "traffic_light")
@@ -50,7 +52,7 @@ def folder(tmp_path_factory):
             thing = THINGS[row % len(THINGS)].replace("_", " ")
             texts = [f"A {thing} number {row} , {way}" for way in ("near", "far", "left", "right", "here")]
             writer.writerows([[f"{row:02}.jpg", text] for text in texts[: 5 if row < 40 else 4]])
-        writer.writerow(["99.jpg", "of a photograph without a vector"])
+        writer.writerows([["99.jpg", f"a photograph without vector {row}"] for row in range(20)])
     return where
 
 
@@ -70,12 +72,12 @@ def plan():
     return read_plan(photographs.PLAN)
 
 
-def tiny(plan):
+def tiny(plan, **changed):
     own = copy.deepcopy(plan)
-    own.small.update(seeds=[0, 1], lengths=[2, 4], learning_rates=[1e-2])
+    own.small.update({"seeds": [0], "lengths": [2, 4], "learning_rates": [1e-2], **changed})
     own.photographs.update(validation=8, test=8)
     own.training["per_device_train_batch_size"] = 16
-    own.text["vocab_size"] = 60
+    own.text["vocab_size"] = 90
     return own.shortened()
 
 
@@ -267,7 +269,7 @@ def gained(lower):
     ((0.01, 0.01), (-0.1, 0.01), False),
 ])  # fmt: skip
 def test_the_rule_of_decision(arm, placebo, claim):
-    plan = SimpleNamespace(decision={"arm": "both", "placebo": "shuffled", "wrong": [0.4, 0.6]})
+    plan = SimpleNamespace(decision={"arm": "both", "placebo": "shuffled", "measure": "image", "wrong": [0.4, 0.6]})
     shares = [
         {"wrong": wrong, "arms": {"both": gained(arm[at]), "shuffled": gained(placebo[at])}}
         for at, wrong in enumerate((0.4, 0.6))
@@ -277,11 +279,11 @@ def test_the_rule_of_decision(arm, placebo, claim):
 
 def test_a_share_is_run_reported_and_read_back(data, plan, tmp_path, capsys):
     small = tiny(plan)
-    facts = runs.run_share(small, 0.4, tmp_path / "wrong-0.4")
+    facts = run_retrieval(small, 0.4, tmp_path / "wrong-0.4")
     assert capsys.readouterr().out.splitlines() == [
         "40% wrong, tuning: 2 of 2 runs to be made",
         "40% wrong: the control's learning rate is 0.01",
-        "40% wrong, runs: 16 of 16 runs to be made",
+        "40% wrong, runs: 8 of 8 runs to be made",
     ]
     arms = facts["arms"]
     assert set(arms) == {CONTROL, "both", "shuffled", "oracle"}
@@ -290,8 +292,8 @@ def test_a_share_is_run_reported_and_read_back(data, plan, tmp_path, capsys):
     assert {tuple(arm["lengths"]) for arm in arms.values()} == {(2, 4)}
     assert arms["both"]["examples"] == 16 * arms["both"]["steps"]
     assert arms[CONTROL]["gain"]["image"]["mean"] == 0
-    again = runs.run_share(small, 0.4, tmp_path / "wrong-0.4")
-    assert "runs: 0 of 16 runs to be made" in capsys.readouterr().out
+    again = run_retrieval(small, 0.4, tmp_path / "wrong-0.4")
+    assert "runs: 0 of 8 runs to be made" in capsys.readouterr().out
     assert json.dumps(again) == json.dumps(facts)
     text = report.write_report(small, [facts], tmp_path, whole=True)
     assert "| oracle | 1.000 |" in text
@@ -301,7 +303,7 @@ def test_a_share_is_run_reported_and_read_back(data, plan, tmp_path, capsys):
 
 
 def test_a_rule_that_refuses_its_scores_leaves_the_control(data, plan, tmp_path):
-    share = runs.Share(tiny(plan), 0.4, tmp_path)
+    share = Retrieval(tiny(plan), 0.4, tmp_path)
     share.learning_rate = 1e-2
     settings = {"steps": 2, "seed": 0, "learning_rate": 1e-2, "output_dir": str(tmp_path / "run")}
     auto = {"score": "shuffled", "curriculum": {"type": "filter", "keep": "auto"}}
@@ -311,3 +313,29 @@ def test_a_rule_that_refuses_its_scores_leaves_the_control(data, plan, tmp_path)
     assert found["validation_text"] == control["validation_text"]
     with pytest.raises(ValueError, match="has no field"):
         share.run({**settings, "score": "both", "curriculum": {"type": "filter", "kept": 1}})
+
+
+def test_captioners_go_by_the_towers_scores(data, plan, tmp_path, capsys):
+    towers = tiny(plan)
+    own = read_plan(photographs.CAPTIONS)
+    own.captioner.update(hidden_size=16, text_layers=1, num_attention_heads=2)
+    own = tiny(own, lengths=[2], cross_fit_steps=2, reading={"steps": 2, "learning_rate": 1e-3, "seed": 0})
+    where = tmp_path / "captions" / "wrong-0.4"
+    with pytest.raises(FileNotFoundError, match=r"no scores of the seeds \[0\].* without --captions first"):
+        run_captions(own, towers, 0.4, where)
+    share = Retrieval(towers, 0.4, tmp_path / "wrong-0.4")
+    share.learning_rate = 1e-2
+    share.scores(0)
+    facts = run_captions(own, towers, 0.4, where)
+    arms = facts["arms"]
+    assert set(arms) == {CONTROL, "both", "online"}
+    assert set(arms["online"]["gain"]) == {"picture", "cider"}
+    assert all(0 <= arm["picture"] <= 1 for arm in arms.values())
+    assert arms["online"]["examples"] == 16 * 2
+    text = report.write_report(own, [facts], tmp_path, whole=False)
+    assert "right picture of two" in text
+    captioner = Captioner(own, tmp_path / "captions")
+    assert captioner.photographs.others == [f"a photograph without vector {row}" for row in range(20)]
+    before = captioner.weights.stat().st_mtime_ns
+    captioner.read()
+    assert captioner.weights.stat().st_mtime_ns == before  # it has read already
