@@ -30,9 +30,8 @@ if __name__ == "__main__":
     setup(
         packages=[
             *find_packages(include=["hf_curriculum*"]),
-            *("hf_curriculum.recipes", "hf_curriculum.recipes.babylm"),
-            *("hf_curriculum.recipes.common", "hf_curriculum.recipes.simi_cl", "hf_curriculum.recipes.tonics"),
-            *("hf_curriculum.recipes.wsod", "hf_curriculum.recipes.discl", "hf_curriculum.recipes.reference"),
+            "hf_curriculum.recipes",
+            *(f"hf_curriculum.recipes.{name}" for name in find_packages("recipes")),
         ],
         package_dir={"hf_curriculum.recipes": "recipes"},
         include_package_data=False,

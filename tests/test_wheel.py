@@ -66,6 +66,11 @@ def test_the_wheel_runs_a_recipe_in_an_empty_folder(built, tmp_path):
     assert "hf_curriculum/py.typed" in names
     assert "hf_curriculum/__init__.pyi" in names
     assert not [name for name in names if "benchmarks/results" in name or name.startswith(("recipes", "tests"))]
+    recipes = ROOT / "recipes"
+    left_out = ("benchmarks", "examples", "__pycache__")  # which are of the repository
+    wanted = {file for kind in ("py", "yaml") for file in recipes.rglob(f"*.{kind}")}
+    wanted = {file.relative_to(recipes) for file in wanted if not set(left_out) & set(file.parts)}
+    assert {f"hf_curriculum/recipes/{file.as_posix()}" for file in wanted} <= set(names)
     where, _, shown = run("-c", USE, folder=folder, path=installed).partition("\n")
     assert where.startswith(str(installed))
     assert shown.startswith("usage: hf-curriculum recipe babylm_git ")
