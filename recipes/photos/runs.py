@@ -89,7 +89,8 @@ class Share:
         outcome: dict[str, Any] = {}
         if score is not None:
             values = self.scores(seed)[score]
-            rows, outcome["auc"] = with_score(rows, score, values), auc(values, right)
+            rows = with_score(rows, score, values)
+            outcome["auc"] = auc(-values if score.endswith("_loss") else values, right)
         curriculum = IID() if rule is None else curriculum_from(rule)
         try:
             trainer = self.trainer(rows, curriculum, score, settings)
