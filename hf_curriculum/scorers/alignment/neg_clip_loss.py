@@ -147,7 +147,7 @@ class NegCLIPLoss(CLIPSimilarity):
         """Draws the batches and keeps the vectors of their pairs.
 
         Args:
-            dataset: the pairs that are to be scored, or others that are like them.
+            dataset: the pairs that are to be scored, or a sample of them, such as one shard of a crawl.
 
         Raises:
             TypeError: not a data set in memory or on disk, or lists of images.

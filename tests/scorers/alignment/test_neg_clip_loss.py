@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from datasets import Dataset, Features, Image, List, Value
 
-from hf_curriculum import CLIPSimilarity, add_scores
+from hf_curriculum import CLIPSimilarity, add_scores, add_scores_sharded
 from hf_curriculum.scorers.alignment.neg_clip_loss import NegCLIPLoss
 
 GIVEN = {"image_embedding": "v", "text_embedding": "t"}
@@ -96,18 +96,40 @@ def test_rows_that_cannot_be_read_are_not_drawn():
 
 
 def test_a_clip_encodes_what_has_no_vectors():
-    data = ANY.data(8, image_id=[f"picture {row // 2}" for row in range(8)])
-    scorer = NegCLIPLoss(temperature=0.1).fit(data)
-    scored = add_scores(data, scorer)
-    similarity = CLIPSimilarity()
-    images, texts, _ = similarity.pairs(data.with_format(None)[:], None)
-    np.testing.assert_allclose(scored["neg_clip_loss"][:], released(images, texts, 0.1), rtol=0, atol=1e-5)
+    data = ANY.data(8)
+    images, texts, _ = CLIPSimilarity().pairs(data.with_format(None)[:], None)
+    data = data.add_column("v", list(images)).add_column("t", list(texts))
+    expected = released(images, texts, 0.1)
+    for options in ({}, {"image_embedding": "v"}, {"text_embedding": "t"}, GIVEN):
+        scorer = NegCLIPLoss(temperature=0.1, **options).fit(data)
+        np.testing.assert_allclose(add_scores(data, scorer)["neg_clip_loss"][:], expected, rtol=0, atol=1e-5)
+        few = NegCLIPLoss(temperature=0.1, pairs_per_batch=4, num_batches=2, **options).fit(data)
+        assert [len(batch) for batch in few.batches_] == [4, 4]
+        alone = [few({name: [data[row][name]] for name in few.columns})["neg_clip_loss"][0] for row in range(8)]
+        np.testing.assert_allclose(add_scores(data, few)["neg_clip_loss"][:], alone, rtol=0, atol=1e-5)
     assert scorer.describe().arguments["temperature"] == 0.1
+
+
+def test_images_that_cannot_be_read_are_not_drawn():
     images = [{"bytes": b"no picture", "path": None}, *ANY.rows(8)["image"][1:]]
     broken = ANY.data(8, image=images, image_id=[f"picture {row}" for row in range(8)])
-    fitted = NegCLIPLoss(temperature=0.1).fit(broken)
-    assert [len(batch) for batch in fitted.batches_] == [7]
-    assert np.isnan(add_scores(broken, fitted)["neg_clip_loss"][:]).tolist() == [True] + [False] * 7
+    scorer = NegCLIPLoss(temperature=0.1).fit(broken)
+    assert [len(batch) for batch in scorer.batches_] == [7]
+    assert np.isnan(add_scores(broken, scorer)["neg_clip_loss"][:]).tolist() == [True] + [False] * 7
+
+
+def test_conversations_and_every_process_of_a_launch(tmp_path):
+    scorer = NegCLIPLoss(caption_column="messages", temperature=0.1)
+    sharded = add_scores_sharded(ANY.data(), scorer, tmp_path, rank=0, world_size=1)  # fits it, and reads that back
+    captions = add_scores(ANY.data(), NegCLIPLoss(temperature=0.1).fit(ANY.data()))["neg_clip_loss"][:]
+    np.testing.assert_allclose(sharded["neg_clip_loss"][:], captions, rtol=0, atol=1e-5)
+
+
+def test_equal_pairs_have_equal_scores():
+    twice = data_of(np.concatenate([IMAGES, IMAGES[:20]]), np.concatenate([TEXTS, TEXTS[:20]]))
+    scorer = NegCLIPLoss(**GIVEN, pairs_per_batch=10, num_batches=5).fit(twice)
+    found = np.array(add_scores(twice, scorer)["neg_clip_loss"][:])
+    np.testing.assert_allclose(found[60:], found[:20], rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("temperature", [0, -0.01, np.nan, np.inf])
