@@ -76,7 +76,7 @@ class NegCLIPLoss(CLIPSimilarity):
         FileNotFoundError, ImportError, TypeError: as `CLIPSimilarity`.
 
     Source: Wang et al. 2024, *CLIPLoss and Norm-Based Data Selection Methods for Multimodal Contrastive Learning*,
-        negCLIPLoss, with |B| = 32,768, K = 10 and τ = 0.01; its released code keeps the best 30 %.
+        negCLIPLoss (later s-CLIPLoss), with |B| = 32,768, K = 10 and τ = 0.01; its released code keeps the best 30 %.
 
     Example:
         >>> from datasets import Dataset
