@@ -157,6 +157,8 @@ SCORERS = LazyTable(
         "instruction_following_difficulty": "scorers.instruction_following:InstructionFollowingDifficulty",
         "language_model_loss": "scorers.text.language_model:LanguageModelLoss",
         "model_loss": "scorers.model_loss:ModelLoss",
+        "neg_clip_loss": "scorers.alignment.neg_clip_loss:NegCLIPLoss",
+        "norm_sim": "scorers.alignment.norm_sim:NormSim",
         "noun_count": "scorers.text.nouns:NounCount",
         "object_mentions": "scorers.text.mentions:ObjectMentions",
         "region_count": "scorers.visual.proposals:RegionProposals",

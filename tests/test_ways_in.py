@@ -37,6 +37,7 @@ from hf_curriculum.data.text import load_text
 from hf_curriculum.models.vision_features import VisionFeatures
 from hf_curriculum.planning.export import ExportedOrder
 from hf_curriculum.scored_shards import load_scored_shards, read_shard_scores
+from hf_curriculum.scorers.alignment.norm_sim import NormSim
 from hf_curriculum.scorers.registry import scorer_from
 from hf_curriculum.scorers.visual.onnx import OnnxDetector
 from hf_curriculum.scoring.per_image import add_embeddings
@@ -159,6 +160,7 @@ READS = {
     "ModelLoss": on_regions(lambda path: hf.ModelLoss("x", regions=path)),
     "VisualEntropy": on_regions(lambda path: hf.VisualEntropy(regions=path)),
     "RegionProposals": lambda path: hf.RegionProposals(path).source,
+    "NormSim": lambda path: NormSim(path, image_embedding="v"),
     "OnnxDetector": OnnxDetector,
     "PosTagger": hf.PosTagger,
     "PosTagger.from_pretrained": hf.PosTagger.from_pretrained,

@@ -188,6 +188,7 @@ class Scorer(Component):
             with `IMAGE_ID` an image can be encoded once for all its captions.
         decode_false: image or audio columns that `add_scores` passes as with `decode=False` (`{"bytes", "path"}`), for
             a scorer that decodes them itself, for example to give NaN for a corrupt image. A plain `map` decodes them.
+        numpy_columns: columns of vectors, whose rows `add_scores` passes as arrays, not as lists of numbers.
         fitted_attributes: the attributes that `fit` sets, ending in `_`; empty for a scorer that needs no corpus.
         part, turns: whose messages `read_texts` reads of a conversation, and which of them: see `CaptionScorer`.
         packages: distributions whose versions decide the result.
@@ -207,6 +208,7 @@ class Scorer(Component):
     easy: Literal["low", "high"] = "low"
     group_by: str | None = None
     decode_false: tuple[str, ...] = ()
+    numpy_columns: tuple[str, ...] = ()
     fitted_attributes: tuple[str, ...] = ()
     part: Part = "assistant"
     turns: Turns = "all"

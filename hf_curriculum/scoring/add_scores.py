@@ -363,6 +363,8 @@ def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarra
     for column in scorer.decode_false:
         if column in columns:
             inputs = with_stored(inputs, column)
+    if scorer.numpy_columns:
+        inputs = inputs.with_format("numpy", columns=list(scorer.numpy_columns), output_all_columns=True)
     if group not in columns or len(inputs) == 0:
         return inputs, position
     codes = group_codes(read_column(inputs, group), group)

@@ -28,6 +28,7 @@ SECTIONS = {
     "chats": "scoring_chats",
     "text": "scoring_text",
     "concreteness": "scoring_concreteness",
+    "vectors": "scoring_vectors",
 }
 COLUMNS = ("what", "ours", "against", "ratio", "asked")
 

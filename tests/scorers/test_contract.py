@@ -209,6 +209,39 @@ CASES |= {
     ),
 }
 
+NORMS = {"image_embedding": [[3.0, 4.0], None, [0.0, -2.0], [0.0, 0.0], [np.nan, 1.0]]}
+PAIRED = {
+    "image_embedding": [[3.0, 4.0], [1.0, 0.0], [0.0, 1.0], None, [1.0, 0.0], [0.0, 0.0]],
+    "text_embedding": [[4.0, 3.0], [0.0, 2.0], [0.0, 1.0], [1.0, 0.0], None, [1.0, 0.0]],
+}
+
+
+def naive_neg_clip_loss():
+    """Of the first three rows, one batch, by the released code's formula."""
+    images, texts = (np.array(PAIRED[f"{side}_embedding"][:3]) for side in ("image", "text"))
+    images, texts = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (images, texts))
+    cosines = images @ texts.T
+    of_texts, of_images = (0.5 * 0.1 * np.log(np.exp(cosines / 0.1).sum(axis)) for axis in (0, 1))
+    return np.diag(cosines) - of_texts - of_images
+
+
+CASES |= {
+    "neg_clip_loss": Case(
+        lambda: SCORERS["neg_clip_loss"](
+            temperature=0.1, image_embedding="image_embedding", text_embedding="text_embedding"
+        ).fit(Dataset.from_dict(PAIRED)),
+        PAIRED,
+        {"neg_clip_loss": [*naive_neg_clip_loss(), NAN, NAN, NAN]},
+        rtol=1e-5,
+    ),
+    "norm_sim": Case(
+        lambda: SCORERS["norm_sim"]([[1.0, 0.0], [3.0, 4.0]], 2, image_embedding="image_embedding"),
+        NORMS,
+        {"norm_sim": [1.36**0.5, NAN, 0.8, NAN, NAN]},
+        rtol=1e-6,
+    ),
+}
+
 SAID = ["A red ball.", "Two dogs run in the park.", None, " "]
 TALKS = [
     [{"role": "user", "content": "What is it?"}, *([] if text is None else [{"role": "assistant", "content": text}])]

@@ -27,7 +27,7 @@ from hf_curriculum.scorers.alignment.clip_backends import (
     parse_name,
     weights_digest,
 )
-from hf_curriculum.scorers.base import Aggregate, ImageScorer
+from hf_curriculum.scorers.base import Aggregate, ImageScorer, scatter
 from hf_curriculum.scorers.pretrained import Precision, folder_digest, one_thread_in_workers, report_truncated
 from hf_curriculum.scorers.visual.images import open_image, read_images
 
@@ -46,7 +46,7 @@ class _Loaded(NamedTuple):
     check: OutOfDistributionCheck | None
 
 
-class _Vectors(NamedTuple):
+class Vectors(NamedTuple):
     """Vectors (k, D) of length 1, float32, and the vector of each row, int64 (rows,), -1 for none."""
 
     vectors: np.ndarray
@@ -145,6 +145,7 @@ class CLIPSimilarity(ImageScorer):
         self.text_embedding = text_embedding
         columns = (image_embedding or image_column, text_embedding or caption_column)
         self._set_columns(columns, name, easy, decode_false=() if image_embedding else (image_column,))
+        self.numpy_columns = tuple(column for column in (image_embedding, text_embedding) if column is not None)
         self._set_part(part, turns)
         self._set_aggregate(aggregate)
         self.group_by = None if image_embedding else IMAGE_ID
@@ -191,37 +192,39 @@ class CLIPSimilarity(ImageScorer):
         return _Loaded(towers, can_trim(towers), check)
 
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray:
+        images, texts, both = self.pairs(batch, rank)
+        return scatter(np.einsum("nd,nd->n", images, texts), both)
+
+    def pairs(self, batch: dict[str, list[Any]], rank: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Vectors of images and of texts, (pairs, D) each, of length 1, and a bool mask (rows,) of their rows."""
         captions: list[str] = []
         if self.text_embedding is not None:
             texts = given_vectors(batch[self.text_embedding], self.text_embedding)
             index = texts.index
         else:
             captions, index = distinct_captions(*self.read_texts(batch[self.caption_column], self.caption_column))
-        scores = np.full(len(index), np.nan, np.float32)
-        if self.image_embedding is not None:
-            images = given_vectors(batch[self.image_embedding], self.image_embedding)
-        elif (index >= 0).any():
-            images = self._encode_images(batch, index >= 0, self.loaded(rank))
-        else:
-            return scores
+        nothing = np.zeros((0, 0), np.float32)
+        if self.image_embedding is None and not (index >= 0).any():
+            return nothing, nothing, index >= 0
+        images = self.read_vectors(batch, index >= 0, rank)
         both = (index >= 0) & (images.index >= 0)
         if not both.any():
-            return scores
+            return nothing, nothing, both
         if self.text_embedding is None:
-            texts = _Vectors(self._encode_captions(captions, self.loaded(rank)), index)
+            texts = Vectors(self._encode_captions(captions, self.loaded(rank)), index)
         image, text = images.vectors.shape[1], texts.vectors.shape[1]
         if image != text:
             raise ValueError(
                 f"The vectors of `{self.columns[0]}` have {image} numbers and those of `{self.columns[1]}` {text}: "
                 "they are of two models. Name the `model` that the vectors in the data came from."
             )
-        pairs = images.vectors[images.index[both]], texts.vectors[index[both]]  # (pairs, D) each
-        scores[both] = np.einsum("nd,nd->n", *pairs)
-        return scores
+        return images.vectors[images.index[both]], texts.vectors[index[both]], both
 
-    def _encode_images(self, batch: dict[str, list[Any]], wanted: np.ndarray, loaded: _Loaded) -> _Vectors:
-        """Vectors of the images of the rows in a mask, each image once."""
-        index, number = np.full(len(wanted), -1), 0
+    def read_vectors(self, batch: dict[str, list[Any]], wanted: np.ndarray, rank: int | None) -> Vectors:
+        """Vectors of the images of the rows in a mask, each image once; or those that are in the data."""
+        if self.image_embedding is not None:
+            return given_vectors(batch[self.image_embedding], self.image_embedding)
+        loaded, index, number = self.loaded(rank), np.full(len(wanted), -1), 0
         read = read_images(
             self, batch, self.image_column, wanted, lambda stored: loaded.towers.pixels(open_image(stored))
         )
@@ -233,7 +236,7 @@ class CLIPSimilarity(ImageScorer):
                 number += 1
                 yield pixels
 
-        return _Vectors(encode_images(loaded.towers, readable(), self.batch_size, loaded.check), index)
+        return Vectors(encode_images(loaded.towers, readable(), self.batch_size, loaded.check), index)
 
     def _encode_captions(self, captions: list[str], loaded: _Loaded) -> np.ndarray:
         """Vectors of captions, (n, D)."""
@@ -261,7 +264,7 @@ def distinct_captions(readable: list[str], mask: np.ndarray) -> tuple[list[str],
     return list(number), index
 
 
-def given_vectors(values: list[Any], column: str) -> _Vectors:
+def given_vectors(values: list[Any], column: str) -> Vectors:
     """Vectors from a column of the data, normalised to length 1."""
     rows = [row for row, value in enumerate(values) if value is not None]
     try:
@@ -281,7 +284,7 @@ def given_vectors(values: list[Any], column: str) -> _Vectors:
         good = np.isfinite(size) & (size > 0)
         vectors = vectors[good] / size[good, None]
         index[np.array(rows)[good]] = np.arange(int(good.sum()))
-    return _Vectors(vectors, index)
+    return Vectors(vectors, index)
 
 
 BORDER = 3
