@@ -119,6 +119,7 @@ class CrossFit(Scorer):
         columns = tuple(dict.fromkeys((*first.columns, IMAGE_ID)))
         self._set_columns(columns, first.name, first.easy, first.decode_false)
         self.group_by: str | None = first.group_by
+        self.numpy_columns: tuple[str, ...] = first.numpy_columns
         self.packages: tuple[str, ...] = first.packages
 
     @property

@@ -10,7 +10,7 @@ import pytest
 import tiny_models as TINY
 from datasets import Dataset, Features, Image, Value
 
-from hf_curriculum import Grounding, ModelLoss, add_scores, read_provenance
+from hf_curriculum import CLIPSimilarity, Grounding, ModelLoss, add_scores, read_provenance
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.fingerprint import share_trained_on, sketch_texts
 from hf_curriculum.scorers.cross_fit import CrossFit, folds_of, without_fold
@@ -75,6 +75,15 @@ def test_each_row_is_scored_by_the_model_of_its_fold(rows, tmp_path):
     assert [one["model"] for one in made.arguments["scorers"]] == models
     assert made.trained_on == {"cross_fitted": True, "examples": 20}
     assert share_trained_on(made, scored) == 0
+
+
+def test_vectors_in_the_data_are_read_as_by_its_scorers():
+    vectors = np.random.default_rng(0).normal(size=(COUNT, 8)).astype(np.float32)
+    ids = [f"picture-{row}" for row in range(COUNT)]
+    data = Dataset.from_dict({"v": list(vectors), "t": list(vectors[::-1]), "image_id": ids})
+    plain = CLIPSimilarity(image_embedding="v", text_embedding="t")
+    crossed = add_scores(data, CrossFit([plain, plain]).fit(data))["clip_similarity"][:]
+    np.testing.assert_allclose(crossed, add_scores(data, plain)["clip_similarity"][:], rtol=1e-6)
 
 
 def test_a_model_of_the_own_fold_is_refused(rows, tmp_path):
