@@ -92,7 +92,7 @@ class CrossFit(Scorer):
         RuntimeError: used before `fit`.
 
     Source: Mindermann et al. 2022, *Prioritized Training on Points that are Learnable, Worth Learning, and Not Yet
-        Learnt*, §4.1 (two halves, where no data is held out).
+        Learnt*: two models on halves, where no data is held out.
 
     Example:
         >>> scorers = [Grounding(f"reference-{fold}") for fold in range(2)]  # doctest: +SKIP

@@ -13,7 +13,7 @@ from photos.plan import CONTROL, Plan
 from hf_curriculum.markdown import table
 from hf_curriculum.studies.study import StudyRun
 
-WAYS = {"image": "text → image", "text": "image → text", "picture": "right picture of two", "cider": "CIDEr"}
+MEASURES = {"image": "text → image", "text": "image → text", "picture": "right picture of two", "cider": "CIDEr"}
 
 
 def best_rate(runs: Sequence[StudyRun]) -> float:
@@ -30,7 +30,7 @@ def share_facts(plan: Plan, wrong: float, rate: float, runs: Sequence[StudyRun])
     for run in finished(runs):
         by_arm[run.settings["arm"]][run.settings["steps"]].append(run)
     best = {name: best_length(lengths) for name, lengths in by_arm.items()}
-    measured = [way for way in WAYS if f"test_{way}" in runs[0].result]
+    measured = [way for way in MEASURES if f"test_{way}" in runs[0].result]
     control = by_arm[CONTROL][best[CONTROL]]
     arms = {
         name: {
@@ -68,7 +68,7 @@ def best_length(lengths: Mapping[int, Sequence[StudyRun]]) -> int:
 
 
 def gain(plan: Plan, runs: Sequence[StudyRun], control: Sequence[StudyRun], way: str) -> dict[str, float]:
-    """The mean difference in recall, and its interval over seeds and photographs together."""
+    """The mean difference in a measure, and its interval over seeds and photographs together."""
     if [run.seed for run in runs] != [run.seed for run in control]:
         raise ValueError("Arm and control have other seeds, so nothing is paired.")
     own, other = (np.array([run.result[f"test_{way}"] for run in those]) for those in (runs, control))
@@ -88,7 +88,7 @@ def _means(runs: Sequence[StudyRun]) -> dict[str, float | None]:
     return {
         **{
             way: float(np.mean([run.result[f"test_{way}"] for run in runs]))
-            for way in WAYS
+            for way in MEASURES
             if f"test_{way}" in runs[0].result
         },
         "validation": float(np.mean([validation(run.result) for run in runs])),
@@ -130,7 +130,7 @@ def tables(share: Mapping[str, Any]) -> str:
         row = {"arm": name, "AUC": "" if arm["auc"] is None else f"{arm['auc']:.3f}", "steps": str(arm["steps"])}
         row["wrong seen"] = f"{arm['wrong_seen']:.0%}" + (f", {arm['refused']} refused" if arm["refused"] else "")
         for way, found in arm["gain"].items():
-            told = WAYS[way]
+            told = MEASURES[way]
             row[told] = f"{100 * arm[way]:.1f}"
             row[f"minus control, {told}"] = (
                 "–"
@@ -188,7 +188,7 @@ def draw(shares: Sequence[Mapping[str, Any]], measure: str, file: Path) -> None:
             )
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlabel("AUC of the score: right captions above wrong ones")
-    axes.set_ylabel(f"{WAYS[measure]} over the control\nat its best length, points")
+    axes.set_ylabel(f"{MEASURES[measure]} over the control\nat its best length, points")
     axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(file, dpi=150)

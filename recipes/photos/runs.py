@@ -83,7 +83,7 @@ class Share:
         return study.run()
 
     def run(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """One run: recalls on the validation photographs, and what was found for each test photograph."""
+        """One run: means over the validation photographs, and what was found for each test photograph."""
         seed, score, rule = settings["seed"], settings.get("score"), settings.get("curriculum")
         rows, right = self.dealt(seed)
         outcome: dict[str, Any] = {}
