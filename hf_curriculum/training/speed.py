@@ -64,8 +64,7 @@ class SpeedLog(TrainerCallback):
     ) -> None:
         """Begins to count."""
         self.waited, self.tokens, self._told = 0.0, 0, False
-        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        self._peak = peak_of(args.device) if hasattr(model, "floating_point_ops") else None
+        self._peak = peak_of(args.device) if hasattr(self.trainer.model, "floating_point_ops") else None
         self._first = self._last = self._marks()
 
     def count(self, inputs: Any) -> None:
