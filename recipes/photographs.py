@@ -1,7 +1,7 @@
 """Photographs with wrong captions: what choosing captions by a cheap score wins over training on all of them.
 
     accelerate launch recipes/photographs.py            # a small share of the study, that it runs: minutes
-    accelerate launch recipes/photographs.py --study    # all of it: 3 hours on two cores
+    accelerate launch recipes/photographs.py --study    # all of it: hours of two cores
     accelerate launch recipes/photographs.py --captions [--study]  # then the secondary task: captions are written
 
 The study is written down in `studies/photographs/plan.yaml`, which was committed before any run was made: question,
@@ -9,12 +9,14 @@ arms, measures and the rule of decision stand there. Reads Flickr8k's captions a
 from the folder that HF_CURRICULUM_TEST_DATA names. Writes `results.json`, `report.md` and a figure, gain against AUC
 of the score.
 
-Finished runs are read back; a study that was stopped goes on where it was.
+The report names the commits of the plan. Finished runs are read back; a study that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import subprocess
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,22 +47,36 @@ class StudyArguments:
 PARSER = FlagParser([StudyArguments], prog="hf-curriculum recipe photographs")
 
 
+def commits_of(plan: Path) -> str:
+    """The commits that wrote the plan, the last one first; what to look for where there is no history."""
+    command = ["git", "log", "--format=%h of %cI", "--", plan.name]
+    found = subprocess.run(command, cwd=plan.parent, capture_output=True, text=True, check=False).stdout.split("\n")
+    return (
+        f"Plan: {plan.name}, commits {', '.join(filter(None, found)) or 'not known: no checkout, or never committed'}."
+    )
+
+
+def quiet() -> None:
+    """Leaves out what is remarked of each run: there are thousands."""
+    logging.getLogger("hf_curriculum.training").setLevel(logging.ERROR)
+
+
 def main() -> None:
     """All runs, and one report."""
     args = StudyArguments(**vars(PARSER.parse_given()))
     plans = [plan if args.study else plan.shortened() for plan in map(read_plan, (PLAN, CAPTIONS))]
-    plan, folder = plans[0], Path(args.output_dir) / ("study" if args.study else "small")
+    file, plan, folder = PLAN, plans[0], Path(args.output_dir) / ("study" if args.study else "small")
     run = partial(run_retrieval, plan)
     if args.captions:
-        plan, folder = plans[1], folder / "captions"
+        file, plan, folder = CAPTIONS, plans[1], folder / "captions"
         run = partial(run_captions, plan, plans[0])
         Captioner(plan, folder).read()
     folder.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(args.processes, get_context("spawn"), quiet) as pool:
         waiting = [pool.submit(run, wrong, folder / f"wrong-{wrong:g}") for wrong in plan.wrong]
         shares = [one.result() for one in waiting]
     (folder / "results.json").write_text(json.dumps(shares, indent=1), encoding="utf-8")
-    print(write_report(plan, shares, folder, args.study))
+    print(write_report(plan, shares, folder, commits_of(file) if args.study else None))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ def share_facts(plan: Plan, wrong: float, rate: float, runs: Sequence[StudyRun])
     for run in finished(runs):
         by_arm[run.settings["arm"]][run.settings["steps"]].append(run)
     best = {name: best_length(lengths) for name, lengths in by_arm.items()}
-    measured = [way for way in MEASURES if f"test_{way}" in runs[0].result]
     control = by_arm[CONTROL][best[CONTROL]]
     arms = {
         name: {
@@ -38,11 +37,15 @@ def share_facts(plan: Plan, wrong: float, rate: float, runs: Sequence[StudyRun])
             "steps": best[name],
             "lengths": {steps: _means(those) for steps, those in sorted(lengths.items())},
             **_means(lengths[best[name]]),
-            "gain": {way: gain(plan, lengths[best[name]], control, way) for way in measured},
+            "gain": {way: gain(plan, lengths[best[name]], control, way) for way in _test_means(control[0])},
         }
         for name, lengths in by_arm.items()
     }
-    return {"wrong": wrong, "learning_rate": rate, "seeds": len(control), "arms": arms}
+    every = [
+        {name: run.settings[name] for name in ("arm", "steps")} | {"seed": run.seed} | run.numbers | _test_means(run)
+        for run in runs
+    ]
+    return {"wrong": wrong, "learning_rate": rate, "seeds": len(control), "arms": arms, "runs": every}
 
 
 def finished(runs: Sequence[StudyRun]) -> list[StudyRun]:
@@ -83,14 +86,15 @@ def gain(plan: Plan, runs: Sequence[StudyRun], control: Sequence[StudyRun], way:
     return {"mean": float(differences.mean()), "lower": float(lower), "upper": float(upper)}
 
 
+def _test_means(run: StudyRun) -> dict[str, float]:
+    """Each measure's mean over the test photographs."""
+    return {way: float(np.mean(run.result[f"test_{way}"])) for way in MEASURES if f"test_{way}" in run.result}
+
+
 def _means(runs: Sequence[StudyRun]) -> dict[str, float | None]:
     aucs = [run.result["auc"] for run in runs if run.result.get("auc") is not None]
     return {
-        **{
-            way: float(np.mean([run.result[f"test_{way}"] for run in runs]))
-            for way in MEASURES
-            if f"test_{way}" in runs[0].result
-        },
+        **{way: float(np.mean([_test_means(run)[way] for run in runs])) for way in _test_means(runs[0])},
         "validation": float(np.mean([validation(run.result) for run in runs])),
         "auc": float(np.mean(aucs)) if aucs else None,
         "wrong_seen": float(np.mean([run.result["wrong_seen"] for run in runs])),
@@ -109,12 +113,16 @@ def holds(plan: Plan, shares: Sequence[Mapping[str, Any]]) -> bool:
     return all(above(decision["arm"])) and not any(above(decision["placebo"]))
 
 
-def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, whole: bool) -> str:
-    """Writes tables and figure, and what the rule decides of a whole study; returns what is printed."""
+def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, written: str | None) -> str:
+    """Writes tables and figure, and of a whole study where it was written down and what its rule decides.
+
+    Returns what is printed.
+    """
     parts = [tables(share) for share in shares]
-    arm, placebo = plan.decision["arm"], plan.decision["placebo"]
-    verdict = "holds" if holds(plan, shares) else "does not hold"
-    if whole:
+    if written is not None:
+        arm, placebo = plan.decision["arm"], plan.decision["placebo"]
+        verdict = "holds" if holds(plan, shares) else "does not hold"
+        parts = [written, *parts]
         parts.append(
             f"By the rule of the plan (`{arm}`, placebo `{placebo}`), that choosing wins on photographs {verdict}."
         )

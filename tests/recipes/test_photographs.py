@@ -6,6 +6,7 @@ import copy
 import csv
 import gzip
 import json
+import subprocess
 from types import SimpleNamespace
 
 import numpy as np
@@ -292,14 +293,41 @@ def test_a_share_is_run_reported_and_read_back(data, plan, tmp_path, capsys):
     assert {tuple(arm["lengths"]) for arm in arms.values()} == {(2, 4)}
     assert arms["both"]["examples"] == 16 * arms["both"]["steps"]
     assert arms[CONTROL]["gain"]["image"]["mean"] == 0
+    assert len(facts["runs"]) == 8
+    best = [run for run in facts["runs"] if (run["arm"], run["steps"]) == ("both", arms["both"]["steps"])]
+    assert np.mean([run["image"] for run in best]) == pytest.approx(arms["both"]["image"])
+    assert np.mean([run["auc"] for run in best]) == pytest.approx(arms["both"]["auc"])
     again = run_retrieval(small, 0.4, tmp_path / "wrong-0.4")
     assert "runs: 0 of 8 runs to be made" in capsys.readouterr().out
     assert json.dumps(again) == json.dumps(facts)
-    text = report.write_report(small, [facts], tmp_path, whole=True)
+    text = report.write_report(small, [facts], tmp_path, "Plan: plan.yaml")
+    assert text.startswith("Plan: plan.yaml")
     assert "| oracle | 1.000 |" in text
     assert "that choosing wins on photographs" in text
-    assert "that choosing wins" not in report.write_report(small, [facts], tmp_path, whole=False)
+    assert "that choosing wins" not in report.write_report(small, [facts], tmp_path, None)
     assert {"report.md", "gain_against_auc.png"} <= {file.name for file in tmp_path.iterdir()}
+
+
+def test_the_commits_of_a_plan_are_named(tmp_path):
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    plan = tmp_path / "plan.yaml"
+    git("init", "-q")
+    hashes = []
+    for text in ("first", "second"):
+        plan.write_text(text)
+        git("add", "plan.yaml")
+        git("commit", "-qm", text)
+        hashes.append(git("log", "-1", "--format=%h").strip())
+    told = photographs.commits_of(plan)
+    assert told.startswith(f"Plan: plan.yaml, commits {hashes[1]} of ")
+    assert f", {hashes[0]} of " in told
+    (tmp_path / "other.yaml").write_text("never committed")
+    assert photographs.commits_of(tmp_path / "other.yaml") == (
+        "Plan: other.yaml, commits not known: no checkout, or never committed."
+    )
 
 
 def test_a_rule_that_refuses_its_scores_leaves_the_control(data, plan, tmp_path):
@@ -332,7 +360,7 @@ def test_captioners_go_by_the_towers_scores(data, plan, tmp_path, capsys):
     assert set(arms["online"]["gain"]) == {"picture", "cider"}
     assert all(0 <= arm["picture"] <= 1 for arm in arms.values())
     assert arms["online"]["examples"] == 16 * 2
-    text = report.write_report(own, [facts], tmp_path, whole=False)
+    text = report.write_report(own, [facts], tmp_path, None)
     assert "right picture of two" in text
     captioner = Captioner(own, tmp_path / "captions")
     assert captioner.photographs.others == [f"a photograph without vector {row}" for row in range(20)]
