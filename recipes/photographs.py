@@ -14,6 +14,7 @@ The report names the commits of the plan. Finished runs are read back; a study t
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import subprocess
@@ -56,9 +57,10 @@ def commits_of(plan: Path) -> str:
     )
 
 
-def quiet() -> None:
-    """Leaves out what is remarked of each run: there are thousands."""
+def for_many_runs() -> None:
+    """Readies a process for thousands of runs: no remark of each, and no search of the imported for garbage."""
     logging.getLogger("hf_curriculum.training").setLevel(logging.ERROR)
+    gc.freeze()
 
 
 def main() -> None:
@@ -72,7 +74,7 @@ def main() -> None:
         run = partial(run_captions, plan, plans[0])
         Captioner(plan, folder).read()
     folder.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(args.processes, get_context("spawn"), quiet) as pool:
+    with ProcessPoolExecutor(args.processes, get_context("spawn"), for_many_runs) as pool:
         waiting = [pool.submit(run, wrong, folder / f"wrong-{wrong:g}") for wrong in plan.wrong]
         shares = [one.result() for one in waiting]
     (folder / "results.json").write_text(json.dumps(shares, indent=1), encoding="utf-8")
