@@ -12,8 +12,7 @@ from photos.data import read_photographs
 from photos.plan import Plan
 from photos.retrieval import Retrieval
 from photos.runs import Share, arguments, run_share
-from photos.scores import kept
-from reference.data import halves
+from photos.scores import in_halves, kept
 from safetensors.torch import load_model, save_model
 from transformers import set_seed
 
@@ -121,10 +120,8 @@ class Captions(Share):
         rows, _ = self.dealt(seed)
 
         def make() -> dict[str, np.ndarray]:
-            found, parts = np.empty(len(rows), np.float32), halves(rows, seed)
-            for part, other in zip(parts, reversed(parts), strict=True):
-                found[part] = losses(self.reference(rows.select(other), seed), rows.select(part))
-            return {REFERENCE: found}
+            found = in_halves(rows, seed, lambda others, own: losses(self.reference(others, seed), own))
+            return {REFERENCE: found.astype(np.float32)}
 
         return {**self.towers.scores(seed), **kept(self.folder / "scores" / f"{seed}.npz", make)}
 

@@ -75,14 +75,21 @@ class Retrieval(Share):
 
 
 @torch.no_grad()
-def cosines(trainer: ContrastiveTrainer, rows: Dataset) -> np.ndarray:
-    """The cosine of each row's caption with its image, (rows,)."""
-    found, collator = [], trainer.data_collator
+def encoded(trainer: ContrastiveTrainer, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """The unit vectors of each row's caption and image, float32 (rows, width) each."""
+    texts, images, collator = [], [], trainer.data_collator
     with evaluation_model(trainer):
         for start in range(0, len(rows), _AT_ONCE):
             batch = collator([rows[row] for row in range(start, min(start + _AT_ONCE, len(rows)))])
-            found.append((trainer.encoders.encode_text(batch) * trainer.encoders.encode_images(batch)).sum(1))
-    return torch.cat(found).double().numpy()
+            texts.append(trainer.encoders.encode_text(batch))
+            images.append(trainer.encoders.encode_images(batch))
+    return torch.cat(texts).numpy(), torch.cat(images).numpy()
+
+
+def cosines(trainer: ContrastiveTrainer, rows: Dataset) -> np.ndarray:
+    """The cosine of each row's caption with its image, (rows,)."""
+    texts, images = encoded(trainer, rows)
+    return (texts * images).sum(1).astype(np.float64)
 
 
 def run_retrieval(plan: Plan, wrong: float, folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def all_scores(photographs: Photographs, rows: Dataset, right: np.ndarray, seed:
     images = np.concatenate([photographs.vectors[image] for image in rows[IMAGE_ID]])  # (rows, width)
     scores = {
         "names": by_names(named(photographs, rows[CAPTION]), images),
-        "cross_fit": cross_fitted(rows, seed, train),
+        "cross_fit": in_halves(rows, seed, lambda others, own: train(others, seed)(own)),
     }
     scores["both"] = (rankdata(scores["names"]) + rankdata(scores["cross_fit"])) / (2 * len(rows))
     draws = np.random.default_rng([seed, 1])
@@ -41,12 +41,11 @@ def by_names(names: list[np.ndarray], images: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(means), np.nanmedian(means), means)
 
 
-def cross_fitted(rows: Dataset, seed: int, train: Train) -> np.ndarray:
-    """The cosine of caption and image by a tower that has seen neither, (rows,)."""
-    scores, parts = np.empty(len(rows)), halves(rows, seed)
-    for part, other in zip(parts, reversed(parts), strict=True):
-        scores[part] = train(rows.select(other), seed)(rows.select(part))
-    return scores
+def in_halves(rows: Dataset, seed: int, score: Callable[[Dataset, Dataset], np.ndarray]) -> np.ndarray:
+    """What `score(others, own)` gives of each row, by a model that has seen the other half of the images alone."""
+    parts = halves(rows, seed)
+    found = [score(rows.select(other), rows.select(own)) for own, other in zip(parts, reversed(parts), strict=True)]
+    return np.concatenate(found)[np.argsort(np.concatenate(parts))]
 
 
 def with_score(rows: Dataset, name: str, values: np.ndarray) -> Dataset:

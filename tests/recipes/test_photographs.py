@@ -6,7 +6,9 @@ import copy
 import csv
 import gzip
 import json
+import runpy
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +22,9 @@ from photos.data import deal, named, read_photographs
 from photos.model import TextTower
 from photos.plan import CONTROL, read_plan
 from photos.retrieval import Retrieval, run_retrieval
-from photos.scores import all_scores, auc, by_names, cross_fitted, kept
+from photos.scores import all_scores, auc, by_names, in_halves, kept
+
+from hf_curriculum import make_scenes
 
 THINGS = ("dog", "boat", "horse", "traffic_light")
 WIDTH = 8
@@ -146,7 +150,7 @@ def test_no_row_is_scored_by_a_tower_that_saw_its_photograph(photos):
 
         return score
 
-    scores = cross_fitted(photos.train, 5, train)
+    scores = in_halves(photos.train, 5, lambda others, own: train(others, 5)(own))
     assert scores.tolist() == [int(image[:2]) + 5 for image in photos.train["image_id"]]
     assert set.union(*trained) == set(photos.train["image_id"])
 
@@ -343,11 +347,14 @@ def test_a_rule_that_refuses_its_scores_leaves_the_control(data, plan, tmp_path)
         share.run({**settings, "score": "both", "curriculum": {"type": "filter", "kept": 1}})
 
 
-def test_captioners_go_by_the_towers_scores(data, plan, tmp_path, capsys):
-    towers = tiny(plan)
+def tiny_captions():
     own = read_plan(photographs.CAPTIONS)
     own.captioner.update(hidden_size=16, text_layers=1, num_attention_heads=2)
-    own = tiny(own, lengths=[2], cross_fit_steps=2, reading={"steps": 2, "learning_rate": 1e-3, "seed": 0})
+    return tiny(own, lengths=[2], cross_fit_steps=2, reading={"steps": 2, "learning_rate": 1e-3, "seed": 0})
+
+
+def test_captioners_go_by_the_towers_scores(data, plan, tmp_path, capsys):
+    towers, own = tiny(plan), tiny_captions()
     where = tmp_path / "captions" / "wrong-0.4"
     with pytest.raises(FileNotFoundError, match=r"no scores of the seeds \[0\].* without --captions first"):
         run_captions(own, towers, 0.4, where)
@@ -367,3 +374,40 @@ def test_captioners_go_by_the_towers_scores(data, plan, tmp_path, capsys):
     before = captioner.weights.stat().st_mtime_ns
     captioner.read()
     assert captioner.weights.stat().st_mtime_ns == before  # it has read already
+
+
+SCORE_AUC = Path(photographs.__file__).parent / "benchmarks" / "score_auc.py"
+
+
+def test_scores_are_compared_on_photographs(data, plan, tmp_path):
+    made = SimpleNamespace(**runpy.run_path(str(SCORE_AUC)))
+    found = made.photographs([tiny(plan), tiny_captions()], tmp_path, 0.4, [0])
+    assert all(0 <= one <= 1 for values in found.values() for one in values)
+    towers = Retrieval(tiny(plan), 0.4, tmp_path / "again")
+    towers.learning_rate = made.TOWER_RATES[0.4]
+    scores, (_, right) = towers.scores(0), towers.dealt(0)
+    named_as = {"names": "names in the caption", "cross_fit": "cosine, text towers of two halves"}
+    for own, name in {**named_as, "both": "both, by mean rank"}.items():
+        assert found[name] == [pytest.approx(auc(scores[own], right))]
+    assert found["names in the caption"][0] > 0.7  # photographs lie near the names of their things
+
+
+def test_scores_are_compared_on_scenes(tmp_path, monkeypatch):
+    made = SimpleNamespace(**runpy.run_path(str(SCORE_AUC)))
+    asked = []
+
+    def trained(command, **options):
+        asked.append(command)
+        output = Path(command[-1])
+        rows = make_scenes(60, image_size=64, mismatched=0.5, validation=0.2, test=0.0)
+        rows.save_to_disk(str(output / "run" / "scored"))
+        facts = {"auc": {"reference_loss": 0.6, "grounding": 0.9}}
+        (output / "run" / "reference.json").write_text(json.dumps(facts))
+
+    monkeypatch.setattr(subprocess, "run", trained)
+    found = made.scenes(tmp_path, [0])
+    assert ["--trusted" in command for command in asked] == [False, True]
+    assert found["ModelLoss, two halves"] == [0.6]
+    assert found["CLIPSimilarity, the shipped CLIP"][0] > 0.9
+    assert found["NegCLIPLoss, the shipped CLIP"][0] > 0.9
+    assert made.cell([0.5, 0.7]) == "0.600 (0.500 to 0.700)"
