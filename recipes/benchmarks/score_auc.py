@@ -70,7 +70,7 @@ def scenes(folder: Path, seeds: Sequence[int]) -> Found:
             found[f"Grounding, {way}"].append(facts["auc"]["grounding"])
     scored = load_from_disk(str(next((folder / f"two-{seeds[0]}").rglob("scored"))))
     train, targets = scored["train"], add_embeddings(scored["validation"])
-    temperature = float(torch.exp(-CLIPSimilarity().loaded(None).model.logit_scale))
+    temperature = float(torch.exp(-CLIPSimilarity().loaded(None).towers.model.logit_scale))
     scorers = [CLIPSimilarity(), NegCLIPLoss(temperature=temperature).fit(train), NormSim(targets)]
     train = add_scores(train, scorers)
     for scorer in scorers:
