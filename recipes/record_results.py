@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum.markdown import table
+from hf_curriculum.studies.statistics import mean_interval, paired_test
 from hf_curriculum.training.publishing import FACTS_FILE
 
 ROOT = Path(__file__).parent.parent
@@ -107,13 +108,20 @@ TABLES: dict[str, tuple[str, Mapping[str, Cell], Mapping[str, str]]] = {
     "babylm_flamingo": (".3f", _RECALL, _LOSS_AND_RECALL),
     "simi_cl_captioning": (".3f", _CAPTIONS, {"cider": "CIDEr", "rouge_l": "ROUGE-L", "eval_loss": "validation loss"}),
     "wsod_wsddn": (".1f", _DETECTION, {"map_50": "mAP@0.5", "map": "mAP", "corloc": "CorLoc"}),
+    "simi_cl_captioning_lengths": (".3f", {}, {"cider": "CIDEr", "eval_loss": "validation loss"}),
+    "wsod_wsddn_lengths": (".1f", {}, {"map_50": "mAP@0.5"}),
     "tonics_alignment": (".1f", {}, _R1),
     "discl_longtail": (".1f", {}, {"accuracy_few": "few", "accuracy_medium": "medium", "accuracy_many": "many",
                                    "accuracy": "all", "macro_f1": "macro F1"}),
     "vlm_sft": (".1f", {}, {"accuracy_colour": "colour", "accuracy_count": "count", "accuracy_place": "place",
                             "accuracy_yes_no": "yes/no", "accuracy_text": "text", "accuracy": "all"}),
 }  # fmt: skip
-"""Recipe → digits of its means (with one digit they are × 100), the columns of its runs, and its metrics' names."""
+"""Record → digits of its means (with one digit they are × 100), the columns of its runs, and its metrics' names."""
+LENGTHS = {
+    "simi_cl_captioning_lengths": ("validation_cider", "cider"),
+    "wsod_wsddn_lengths": ("validation_map_50", "map_50"),
+}
+"""Record of `--grid lengths` → the metric that decides which length of an arm counts, and the metric that is shown."""
 
 
 def tables(made: Mapping[str, Any]) -> str:
@@ -132,9 +140,36 @@ def tables(made: Mapping[str, Any]) -> str:
     if columns:
         runs = [[cell(run) for cell in columns.values()] for run in made["runs"]]
         parts.insert(0, table(list(columns), runs, for_terminals=True))
+    if made["recipe"] in LENGTHS:
+        parts.append(best_lengths(made))
     file = f"[record](../recipes/benchmarks/results/{made['recipe']}.json)"
     versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
     return "\n".join([*parts, f"`{made['command']}`, commit {made['commit'][:7]}, {versions}: {file}.\n"])
+
+
+def best_lengths(made: Mapping[str, Any]) -> str:
+    """Each arm at the length and rate that are best on validation images, compared with the control at its own."""
+    (decides, shown), (digits, _, names) = LENGTHS[made["recipe"]], TABLES[made["recipe"]]
+    runs: dict[str, list[Run]] = {}
+    for run in sorted(made["runs"], key=lambda run: run["seed"]):
+        runs.setdefault(run["name"], []).append(run)
+    means = {name: sum(run[decides] for run in those) / len(those) for name, those in runs.items()}
+    arms: dict[str, list[str]] = {}  # "Transformer at 1.5e-3, 640 steps" is one of "Transformer"
+    for name in means:
+        arms.setdefault(name.partition(",")[0].partition(" at ")[0], []).append(name)
+    best = {arm: max(those, key=means.__getitem__) for arm, those in arms.items()}
+    found = {arm: [run[shown] for run in runs[name]] for arm, name in best.items()}
+    control, scale = next(iter(found)), 100 if digits == ".1f" else 1
+    rows = []
+    for arm, values in found.items():
+        mean = mean_interval(values)
+        cells = [f"{scale * one:{digits}}" for one in (mean.value, mean.lower, mean.upper)]
+        other = paired_test(values, found[control]).difference
+        ends = {"difference": other.value, "lower": other.lower, "upper": other.upper}
+        difference = "–" if arm == control else _difference(ends, digits, scale)
+        rows.append((best[arm], f"{cells[0]} [{cells[1]}, {cells[2]}]", difference))
+    header = ("at its best length", names[shown], f"minus {best[control]} [95 %]")
+    return table(header, rows, for_terminals=True)
 
 
 def _mean_row(row: Mapping[str, Any], name: str, digits: str) -> Sequence[str]:

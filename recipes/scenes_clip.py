@@ -2,6 +2,7 @@
 
     python recipes/scenes_clip.py                                    # about seven minutes on one CPU thread
     python recipes/scenes_clip.py --output hf_curriculum/models/scenes_clip      # replaces the shipped model
+    python recipes/scenes_clip.py --leave_out captions.txt --output clip         # learns none of these captions
     python recipes/scenes_clip.py --steps 20 --scenes 50                         # does it run
 
 It makes the default model of `CLIPSimilarity()`, so that alignment is scored offline in tests and in every recipe's
@@ -75,6 +76,7 @@ class Pairs:
         tokenizer: of the captions.
         processor: of the images.
         seed: of the order and of the choice of captions.
+        left_out: captions that are not learnt from; an image with fewer than two others is left out too.
     """
 
     def __init__(
@@ -83,8 +85,11 @@ class Pairs:
         tokenizer: PreTrainedTokenizerFast,
         processor: transformers.BaseImageProcessor,
         seed: int,
+        left_out: frozenset[str] = frozenset(),
     ) -> None:
         captions = dataset[CAPTION][:]
+        self.known = torch.tensor([caption not in left_out for caption in captions]).view(-1, CAPTIONS)
+        self.usable = (self.known.sum(1) >= 2).nonzero()[:, 0]
         tokens = tokenizer(captions, padding=True, truncation=True, max_length=CONTEXT, return_tensors="pt")
         self.images, self.ids = pixels(dataset, processor), tokens["input_ids"]  # (N, 3, S, S), (N * CAPTIONS, T)
         self.said = content(captions)  # (N * CAPTIONS, words)
@@ -93,8 +98,9 @@ class Pairs:
 
     def batch(self, images: int, captions: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Some images and captions of theirs."""
-        chosen = torch.randperm(len(self.images), generator=self.random)[:images]
-        which = torch.rand(len(chosen), CAPTIONS, generator=self.random).argsort(1)[:, :captions]  # (B, captions)
+        chosen = self.usable[torch.randperm(len(self.usable), generator=self.random)[:images]]
+        drawn = torch.rand(len(chosen), CAPTIONS, generator=self.random).masked_fill(~self.known[chosen], 2)
+        which = drawn.argsort(1)[:, :captions]  # (B, captions)
         rows = (chosen[:, None] * CAPTIONS + which).flatten()  # (C,)
         owner = torch.arange(len(chosen)).repeat_interleave(captions)
         length = int((self.ids[rows] != 0).sum(1).max())
@@ -187,6 +193,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=96, help="images per step, two captions each")
     parser.add_argument("--learning_rate", type=float, default=1e-3, help="at its peak")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and choice of captions")
+    parser.add_argument("--leave_out", type=Path, help="a file of captions, one in a line, that it never sees")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder to save to")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -196,7 +203,8 @@ def main() -> None:
     tokenizer = train_wordpiece(scenes, vocab_size=512, max_length=CONTEXT)
     processor = make_image_processor(IMAGE_SIZE, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     model = small_clip(len(tokenizer))
-    pairs = Pairs(scenes, tokenizer, processor, options.seed)
+    left_out = [] if options.leave_out is None else options.leave_out.read_text("utf-8").splitlines()
+    pairs = Pairs(scenes, tokenizer, processor, options.seed, frozenset(left_out))
     loss = train(model, pairs, options.steps, options.batch_size, 2, options.learning_rate)
     model = model.half()  # what is saved; evaluated as it will be loaded, in float32 from these numbers
     model.save_pretrained(options.output)
@@ -208,7 +216,7 @@ def main() -> None:
         "data": "make_scenes",
         "data_seed": DATA_SEED,
         "scenes": options.scenes,
-        "captions": len(scenes),
+        "captions": int(pairs.known[pairs.usable].sum()),
         "image_size": scenes[0][IMAGE].height,
         "steps": options.steps,
         "batch_size": options.batch_size,

@@ -4,6 +4,7 @@
     python recipes/benchmarks/time_to_quality.py --limit 20                  # 20 runs now; the next call goes on
     python recipes/benchmarks/time_to_quality.py --mismatched 0.5 --seeds 3 --curricula oracle filter --budgets 0.5
     python recipes/benchmarks/time_to_quality.py --start scratch             # from random weights, with other arms
+    python recipes/benchmarks/time_to_quality.py --clip FOLDER               # another CLIP than the shipped one scores
 
 A small GIT learns to caption the embedded scenes; a share of its training captions belongs to other images. With
 `--start text` it begins as its users' models do: the tower is the shipped CLIP's, frozen, its features stored once,
@@ -28,8 +29,9 @@ nobody has them. Scores and references are stored in columns and paid once: × c
 where they are there already.
 
 **Decay.** What a user pays for is a shorter run: every arm is trained anew at each of `--budgets`, a share of the
-control's steps, with linear decay to zero, and stands beside the control's whole budget with the same decay, at its
-rate or at twice that, whichever ends lower.
+control's steps, with linear decay to zero, and is compared with the control's whole budget with the same decay, at its
+rate or at twice that, whichever ends lower. Budgets above 1 train the control alone for longer: what it is compared
+with is then the best of its lengths.
 
 **Measured** are the validation loss; grounding, the loss with another picture minus that with the own one; and the
 share of captions whose loss is lower with their own picture. Some captions are true of the other one too. Of arms
@@ -67,6 +69,7 @@ from hf_curriculum import Study, summarise
 from hf_curriculum.reporting.chosen import read_draws
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
 from hf_curriculum.studies.statistics import Interval, bootstrap_interval
 from hf_curriculum.studies.study import StudyRun
 from hf_curriculum.studies.tables import interval_text
@@ -233,10 +236,10 @@ Decayed = Mapping[tuple[str, float], Mapping[int, float]]
 
 
 def decay_table(losses: Decayed) -> str:
-    """Final losses with linear decay at shorter budgets compared with the control at its whole budget, as Markdown."""
+    """Final losses with linear decay at shorter budgets compared with the control at its best length, as Markdown."""
     if not any(losses.values()):
         return ""
-    controls = [found for (_, budget), found in losses.items() if budget == 1 and found]
+    controls = [found for (_, budget), found in losses.items() if budget >= 1 and found]
     whole = min(controls, key=lambda found: np.mean(list(found.values())), default={})
     budgets = sorted({budget for _, budget in losses})
     lines = ["| curriculum | " + " | ".join(f"{budget:g} × examples" for budget in budgets) + " |"]
@@ -286,6 +289,7 @@ class Outcome:
         rates = ", ".join(f"{loss:.3f} at {rate:g}" for rate, loss in self.rates.items())
         about = (
             f"{100 * base.mismatched:g} % of captions mismatched, start {base.start!r}, {base.num_pairs:,} pairs, "
+            f"{'' if base.clip == SCENES_CLIP else 'scored by another CLIP than the shipped one, '}"
             f"{base.draws:,} examples per run, {seeds} seed{'s' * (seeds != 1)}. Learning rate of all arms: "
             f"{base.learning_rate:g}; the control ends at {rates}.\n"
         )
@@ -293,7 +297,7 @@ class Outcome:
         if decayed := decay_table(self.decayed):
             parts += [
                 "Final loss with linear decay to zero (in brackets: seeds in which it is no higher than the control's "
-                "at its whole budget and its better rate):\n",
+                "at the best of its lengths from the whole budget on, and its better rate):\n",
                 decayed,
             ]
         return "\n".join(parts)
@@ -420,6 +424,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--scores", nargs="*", help="columns that today's curricula sort by, one arm each")
     parser.add_argument("--curricula", nargs="+", help=f"some of {[*TEXT_ARMS, 'random order', 'hard first', *RULES]}")
     parser.add_argument("--decayed", nargs="+", help="those of them that are trained with decay too; all by default")
+    parser.add_argument("--clip", help="the CLIP that scores, a folder, in place of the shipped one")
     parser.add_argument("--limit", type=int, help="most runs to make now")
     parser.add_argument("--num_steps", type=int, help="optimizer steps of a run")
     parser.add_argument("--num_pairs", type=int, help="pairs of pictures and captions")
@@ -431,6 +436,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)
     base = STARTS[options.start]
+    if options.clip is not None:
+        base = dataclasses.replace(base, clip=str(Path(options.clip).resolve()))
     if options.num_pairs is not None:
         base = dataclasses.replace(base, num_pairs=options.num_pairs)
     if options.num_steps is not None:

@@ -218,14 +218,17 @@ def rate_arms(base: Setting, rates: Sequence[float]) -> dict[str, dict[str, Any]
 def decayed_arms(
     base: Setting, scores: Sequence[str], only: Sequence[str] | None, budgets: Sequence[float]
 ) -> dict[tuple[str, float], dict[str, Any]]:
-    """The control at its whole budget with linear decay, then every arm at every budget, a share of the steps."""
+    """The control at its whole budget with linear decay, then every arm at every budget, a share of the steps.
+
+    At budgets above 1, as at 1, only the control is run, at both of its rates: its best length may be a longer one.
+    """
     found = {}
-    for budget in (1.0, *budgets) if budgets else ():
+    for budget in dict.fromkeys((1.0, *budgets)) if budgets else ():
         steps = round(budget * base.num_steps)
-        if not 1 <= steps <= base.num_steps:
+        if steps < 1:
             raise ValueError(
-                f"The budget {budget:g} makes {steps} of the control's {base.num_steps} steps. A shorter run is to be "
-                "compared with the whole one: give shares between 0 and 1 that leave a step."
+                f"The budget {budget:g} makes {steps} of the control's {base.num_steps} steps, so nothing would be "
+                "trained. Give shares that leave a step, such as 0.5, or for longer runs of the control 2."
             )
         shorter = dataclasses.replace(base, num_steps=steps, evaluate_every=steps, decay=True)
         whole = [TWICE] if base.start == "text" else []

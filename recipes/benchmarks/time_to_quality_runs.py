@@ -52,12 +52,12 @@ from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.ranking import read_scores
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scenes.captions import scene_lines
-from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
+from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity
 from hf_curriculum.scorers.base import Scorer
 
 RANDOM, GENERATED, FLAGS = "random", "difficulty", "mismatched"
 TOWER = Path(hf_curriculum.models.__file__).parent / SCENES_CLIP
-"""The frozen tower of `start="text"`, and the CLIP whose cosine is `clip_similarity`."""
+"""The frozen tower of `start="text"`."""
 ROW, REFERENCE = "row", "reference_loss"
 REFERENCE_EXAMPLES, REFERENCE_RATE = 6400, 4e-3
 """Examples that a reference model is trained on, and its learning rate, which decays to zero."""
@@ -93,6 +93,7 @@ class Setting:
         hidden_size: width of the decoder, and of the tower of "scratch".
         layers: likewise.
         text_lines: captions of other scenes that the decoder of "text" is trained on beforehand.
+        clip: the CLIP whose cosine is `clip_similarity`; the tower of "text" is the shipped one's whatever scores.
     """
 
     curriculum: Mapping[str, Any]
@@ -114,6 +115,7 @@ class Setting:
     hidden_size: int = 64
     layers: int = 2
     text_lines: int = 0
+    clip: str = SCENES_CLIP
 
     @property
     def draws(self) -> int:
@@ -230,14 +232,15 @@ def with_other_pictures(
 
 
 @lru_cache(maxsize=8)
-def score(data: tuple[str, int, float, int], column: str) -> tuple[np.ndarray, str]:
+def score(data: tuple[str, int, float, int], column: str, clip: str = SCENES_CLIP) -> tuple[np.ndarray, str]:
     """A score of every training pair, float32, and which end of it is easy."""
     train = scenes(*data).train
     if column in (GENERATED, FLAGS):
         return np.asarray(train[column][:], dtype=np.float32), "low"
     if column not in SCORERS:
         raise ValueError(f"The score {column!r} is none of {[GENERATED, FLAGS, *sorted(SCORERS)]}.")
-    return read_scores(add_scores(train, SCORERS[column]()), column), SCORERS[column].easy
+    scorer = CLIPSimilarity(clip) if SCORERS[column] is CLIPSimilarity else SCORERS[column]()
+    return read_scores(add_scores(train, scorer), column), SCORERS[column].easy
 
 
 CONDITIONS = ("low", "top")
@@ -247,7 +250,7 @@ CONDITIONS = ("low", "top")
 def conditioned(setting: Setting, start_folder: Path) -> tuple[Loaded, list[dict[str, Any]]]:
     """The data with a word before each caption, which is not predicted, and the training rows."""
     loaded, splits = load(setting.data, start_folder), scenes(*setting.data)
-    values, easy = score(setting.data, setting.score)
+    values, easy = score(setting.data, setting.score, setting.clip)
     good = (values >= np.median(values)) == (easy == "high")
     told = [
         CaptionCollator(
@@ -274,7 +277,7 @@ def values_of(setting: Setting, rows: int, seed: int) -> tuple[np.ndarray, str]:
     """What an arm sorts by, float32 (rows,), and which end comes first."""
     if setting.score in (None, RANDOM):
         return (hash64(np.arange(rows), mix64(seed)) >> np.uint64(40)).astype(np.float32), "low"
-    values, easy = score(setting.data, setting.score)
+    values, easy = score(setting.data, setting.score, setting.clip)
     if setting.scored < 1:
         left = np.argsort(hash64(np.arange(rows), mix64(seed, 1)))[round(setting.scored * rows) :]
         values = values.copy()
@@ -458,7 +461,7 @@ def train_table(setting: Setting, rows: int, store: Path, start_folder: Path | N
     columns: dict[str, Any] = {ROW: list(range(rows))}
     compute = 0
     if "by" in setting.curriculum:
-        columns[setting.curriculum["by"]] = score(setting.data, setting.curriculum["by"])[0].tolist()
+        columns[setting.curriculum["by"]] = score(setting.data, setting.curriculum["by"], setting.clip)[0].tolist()
     if setting.reference is not None:
         losses, compute = reference_losses(setting, store, start_folder)
         columns[REFERENCE] = losses.tolist()

@@ -112,6 +112,23 @@ def test_content_words_decide_what_may_be_true(recipe):
     assert ((1 - said[0]) @ said.T == 0).tolist() == [True, True, False, True]
 
 
+def test_captions_that_are_left_out_are_never_drawn(recipe):
+    scenes = make_scenes(recipe.CAPTIONS * 8, 3, image_size=64, validation=0, test=0)["train"]
+    captions = scenes["caption"][:]
+    left_out = frozenset([*captions[:4], captions[7]])  # one is left of the first image, four of the second
+    tokenizer = recipe.train_wordpiece(scenes, vocab_size=512, max_length=recipe.CONTEXT)
+    processor = recipe.make_image_processor(recipe.IMAGE_SIZE)
+    pairs = recipe.Pairs(scenes, tokenizer, processor, 0, left_out)
+    allowed = {
+        tuple(ids[ids != 0].tolist()) for ids, kept in zip(pairs.ids, pairs.known.flatten(), strict=True) if kept
+    }
+    drawn = [row for _ in range(20) for row in pairs.batch(8, 2)[1]]
+    assert len(drawn) == 20 * 7 * 2
+    assert {tuple(ids[ids != 0].tolist()) for ids in drawn} <= allowed
+    everything = recipe.Pairs(scenes, tokenizer, processor, 0)
+    assert len(everything.batch(8, 2)[1]) == 16
+
+
 @pytest.mark.slow
 def test_the_recipe_runs(launch, tmp_path):
     launch(RECIPE, "--steps", 3, "--scenes", 30, "--batch_size", 8, "--output", tmp_path)

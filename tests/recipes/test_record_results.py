@@ -34,7 +34,7 @@ def test_a_record_says_how_it_was_made(name):
     made = RECORDS[name]
     assert len(made["commit"]) == 40
     assert {"python", "torch", "transformers", "hf-curriculum"} <= set(made["versions"])
-    assert f"recipes/{name}.py" in made["command"]
+    assert f"recipes/{name.removesuffix('_lengths')}.py" in made["command"]
     assert {(run["name"], run["seed"]) for run in made["runs"]} == {
         (arm, seed) for arm in {row["arm"] for row in made["summary"]} for seed in made["seeds"]
     }
@@ -253,6 +253,24 @@ def test_a_record_has_the_numbers_of_runs_and_their_commit(tmp_path):
 def test_a_record_is_of_one_commit(tmp_path, commits):
     with pytest.raises(ValueError, match=r"are of the commits \[.*\]\. A record is of one commit"):
         MADE.record("babylm_git", study(tmp_path / "a", *commits), "python it")
+
+
+def test_arms_are_compared_at_their_best_lengths():
+    def runs(name, validation, *values):
+        own = [{"name": name, "seed": seed, "map_50": value} for seed, value in enumerate(values)]
+        return [{**run, "validation_map_50": validation} for run in reversed(own)]
+
+    runs = [
+        *runs("Baseline, 3", 0.5, 0.9, 0.9, 0.9),
+        *runs("Baseline at 1e-3, 6", 0.6, 0.5, 0.6, 0.7),
+        *runs("Curriculum, 3", 0.7, 0.6, 0.7, 0.9),
+        *runs("Curriculum, 6", 0.6, 1, 1, 1),
+    ]
+    rows = rows_of(MADE.best_lengths({"recipe": "wsod_wsddn_lengths", "runs": runs}))
+    assert list(rows) == ["at its best length", "---", "Baseline at 1e-3, 6", "Curriculum, 3"]
+    assert rows["at its best length"] == ["mAP@0.5", "minus Baseline at 1e-3, 6 [95 %]"]
+    assert rows["Baseline at 1e-3, 6"] == ["60.0 [35.2, 84.8]", "–"]
+    assert rows["Curriculum, 3"][1] == "+13.3 [-1.0, +27.7]"  # of 10, 10 and 20: 13.33 ± 4.303 × 3.333
 
 
 def test_p_values_are_never_zero():

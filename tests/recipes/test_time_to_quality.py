@@ -214,6 +214,10 @@ def test_decayed_runs_stand_beside_the_controls_whole_budget():
         "| phases | – | – |",
         "| i.i.d., twice the rate | – | 1.125 |",
     ]
+    longer = {**losses, ("i.i.d.", 2.0): {0: 1.05, 1: 1.25}}  # no better in the mean, so it is not compared with
+    assert benchmark.decay_table(longer).splitlines()[3] == "| filter | 1.200 (1 of 2) | – | – |"
+    longer["i.i.d.", 2.0] = {0: 1.0, 1: 1.2}
+    assert benchmark.decay_table(longer).splitlines()[3] == "| filter | 1.200 (0 of 2) | – | – |"
     assert benchmark.decay_table({("i.i.d.", 1.0): {}}) == ""
     del losses["i.i.d.", 1.0]  # not made yet: there is nothing to compare with
     assert benchmark.decay_table(losses).splitlines()[3] == "| filter | 1.200 |"
@@ -292,9 +296,11 @@ def test_decayed_arms_are_shorter_and_the_control_has_its_whole_budget_too():
     assert next(iter(found)) == ("i.i.d.", 1.0)  # what the others are compared with is made first
     assert found["filter", 0.25]["curriculum"]["then"] == {"type": "iid", "examples": 320}
     assert benchmark.decayed_arms(base, [], None, []) == {}
-    for budget in (0.001, 1.5):
-        with pytest.raises(ValueError, match="give shares between 0 and 1 that leave a step"):
-            benchmark.decayed_arms(base, [], None, [budget])
+    longer = benchmark.decayed_arms(base, [], ["filter"], [0.5, 1.5])
+    assert {name for name, budget in longer if budget == 1.5} == {"i.i.d.", "i.i.d., twice the rate"}
+    assert longer["i.i.d.", 1.5]["num_steps"] == 60
+    with pytest.raises(ValueError, match=r"The budget 0.001 makes 0 .* Give shares that leave a step"):
+        benchmark.decayed_arms(base, [], None, [0.001])
 
 
 def test_the_rate_decays_in_runs_with_decay_alone(tmp_path):
@@ -347,6 +353,16 @@ def test_features_are_pooled_by_two_by_two_patches():
     features = np.stack([np.concatenate([[9], patches.ravel()]), np.zeros(17)], axis=1)
     assert runs.pooled(features)[:, 0].tolist() == [9, 2.5, 4.5, 10.5, 12.5]
     assert runs.pooled(features).shape == (5, 2)
+
+
+def test_another_clip_scores_where_one_is_named():
+    data = ("text", 60, 0.3, 32)
+    shipped, easy = runs.score(data, "clip_similarity")
+    named, _ = runs.score(data, "clip_similarity", str(runs.TOWER))
+    assert easy == "high"
+    np.testing.assert_array_equal(shipped, named)
+    with pytest.raises(OSError, match="no_such_clip"):
+        runs.score(data, "clip_similarity", "no_such_clip")
 
 
 def test_unknown_scores_are_refused():
