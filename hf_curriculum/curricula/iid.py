@@ -77,7 +77,7 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
         return IID(examples=-(-draws // plan.candidates), **same)
     if kind != "hard_first":
         raise ValueError(f"The control {kind!r} was asked for; there are 'iid' and 'hard_first'.")
-    drawing = _drawing(rule)
+    drawing = rule.then if isinstance(rule, OnlineSelection) else rule
     if not rule.needs_easy or isinstance(drawing, Weighted):
         raise ValueError(
             f"{type(rule).__name__} has no hard end to begin with: it does not go from easy to hard by a score. "
@@ -99,11 +99,6 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     ends = [-(-end // plan.samples_per_step) for end in (plan.uncut or plan).stage_starts]
     lengths = tuple(end - first for first, end in itertools.pairwise(ends))
     return _with_steps(flipped, lengths)
-
-
-def _drawing(rule: Curriculum) -> Curriculum:
-    """The rule, or the one that draws the candidates that it chooses from."""
-    return rule.then if isinstance(rule, OnlineSelection) else rule
 
 
 def _with_steps(rule: Curriculum, lengths: tuple[int, ...]) -> Curriculum:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -31,6 +31,10 @@ class Weighted(SizedCurriculum):
     the easiest score by exp(−|score − easiest| / T): a small T keeps to the easy end, a large one is nearly even.
     Unscored examples have weight 0.
 
+    With a soft cap every draw of an example takes `cap` off its log-weight, so that a few heavy examples do not fill
+    the run. Draws stay independent, with the expected counts of that process in the limit of small steps: after a
+    time t, which fits all counts to the draws, those of weight w are ln(1 + w·t) / cap.
+
     Args:
         temperature: T, in the score's unit; None: the score is the weight.
         epochs: the run's length in passes over the data set; without it and `examples` the training arguments say.
@@ -38,9 +42,12 @@ class Weighted(SizedCurriculum):
         easy: see `Curriculum`; without a temperature it only says in which order reports show the examples.
         unscored: `"error"` refuses unscored examples; otherwise they are never drawn.
         partial_batches: only `"stream"` is possible.
+        cap: what a draw takes off the log-weight, of the score or of the temperature's weight; the paper's is 0.15.
 
     Raises:
-        ValueError: the temperature is not positive, or (in a plan) a weight is negative or all are 0.
+        ValueError: temperature or cap is not positive, or (in a plan) a weight is negative or all are 0.
+
+    Source: Shechter & Carmon 2025 (FLYT), Soft Cap Sampling, which draws batches, each without replacement.
 
     Example:
         >>> Weighted(temperature=0.1, epochs=3).to_dict()
@@ -53,13 +60,13 @@ class Weighted(SizedCurriculum):
     temperature: float | None = None
     epochs: float | None = None
     examples: int | None = None
+    cap: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.temperature is not None and not 0 < self.temperature < math.inf:
-            raise ValueError(
-                f"Weighted(temperature={self.temperature}) is not possible; a temperature is a number more than 0."
-            )
+        for name, value in (("temperature", self.temperature), ("cap", self.cap)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"Weighted({name}={value}) is not possible; a {name} is a number more than 0.")
 
     @property
     def needs_easy(self) -> bool:
@@ -67,15 +74,14 @@ class Weighted(SizedCurriculum):
         return self.temperature is not None
 
     def weights(self, scores: np.ndarray, easiest: float) -> np.ndarray:
-        """The weight of each score, float64, same shape.
+        """The weight of each score before any cap, float64, same shape.
 
         Args:
             scores: any shape.
             easiest: the easiest score of the data set.
         """
-        if self.temperature is None:
-            return scores.astype(np.float64)
-        return np.exp(-np.abs(scores.astype(np.float64) - easiest) / self.temperature)
+        scores = scores.astype(np.float64)
+        return scores if self.temperature is None else np.exp(-np.abs(scores - easiest) / self.temperature)
 
     def stages(self, ranking: Ranking, budget: Budget, log: Log = ()) -> tuple[Stage, ...]:
         """One stage."""
@@ -91,6 +97,7 @@ class Weighted(SizedCurriculum):
                 f"All {size:,} weights are 0: nothing could be drawn. Give a temperature or another score."
             )
         rule = "in proportion to the score" if self.temperature is None else f"temperature {self.temperature:g}"
+        rule += "" if self.cap is None else f", soft cap {self.cap:g}"
         draws = self.num_draws(budget, len(ranking))
         return (WeightedStage(0, "weighted", rule, ((0, size),), draws, rule_of=self, ranking=ranking),)
 
@@ -106,12 +113,18 @@ class WeightedStage(Stage):
     Args:
         rule_of: the rule.
         ranking: the order.
+        capped_draws: the draws that a soft cap counts on, where `max_steps` ends the run before them.
     """
 
     in_passes: ClassVar[bool] = False
 
     rule_of: Weighted | None = None
     ranking: Ranking | None = None
+    capped_draws: int | None = None
+
+    def cut(self, samples: int) -> Stage:
+        """The beginning of the stage, with the probabilities of all of it."""
+        return replace(super().cut(samples), capped_draws=self.capped_draws or self.num_draws)
 
     def change_points(self) -> np.ndarray:
         """Each position, as every weight is another; of more than 2^18 those at the ends, and fewer further in."""
@@ -152,13 +165,21 @@ class WeightedStage(Stage):
         shares[held] = self._shares_at_marks[stretches]
         return shares
 
-    def _weights(self, positions: np.ndarray) -> np.ndarray:
+    def _weights(self, positions: np.ndarray, capped: bool = True) -> np.ndarray:
         """By position in the order, float64, rising or falling; shape of `positions`."""
-        return self.rule_of.weights(self.ranking.scores[self.ranking.order[positions]], self._easiest)
+        scores = self.ranking.scores[self.ranking.order[positions]]
+        weights = self.rule_of.weights(scores, self.ranking.score_at(0))
+        return weights if self.rule_of.cap is None or not capped else _log1p(weights, self._log_time)
 
     @cached_property
-    def _easiest(self) -> float:
-        return self.ranking.score_at(0)
+    def _log_time(self) -> float:
+        """ln t by which the counts ln(1 + w·t) / cap add up to the draws, to 1/256: alike on every machine."""
+        sizes, total = np.diff(self._marks), self.rule_of.cap * (self.capped_draws or self.num_draws)
+        weights = self._weights((self._marks[:-1] + self._marks[1:]) // 2, capped=False)
+        # All ln(1 + w·t) together are at most their number times the largest w·t, and at least the largest ln(w·t).
+        ends = np.rint(256 * (np.array([[math.log(total / self.pool_size)], [total]]) - math.log(weights.max())))
+        low, high = ends.astype(np.int64)
+        return bisect(lambda at: _log1p(weights, at / 256) @ sizes < total, low, high)[0] / 256
 
     @cached_property
     def _classes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -201,3 +222,9 @@ class WeightedStage(Stage):
             limit = np.rint(self._weights(drawn[waiting]) / largest[number] * (1 << 32))
             waiting, attempt = waiting[~(bits_beside(more, bounds) < limit)], attempt + 1
         return self._within(drawn)
+
+
+def _log1p(weights: np.ndarray, log_time: float) -> np.ndarray:
+    """ln(1 + weight·time)."""
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(0.0, np.log(weights) + log_time)

@@ -12,13 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from PIL import Image
-from transformers import (
-    AutoImageProcessor,
-    AutoTokenizer,
-    ProcessorMixin,
-    ViTImageProcessor,
-    ViTImageProcessorPil,
-)
+from transformers import AutoImageProcessor, AutoTokenizer, ProcessorMixin, ViTImageProcessor, ViTImageProcessorPil
 from transformers.image_processing_backends import PilBackend, TorchvisionBackend
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
 from transformers.utils import IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, cached_file, is_torchvision_available

@@ -234,7 +234,6 @@ class NodeStage(Stage):
 
     def change_points(self) -> None:
         """None: an example is drawn as often as its groups are."""
-        return
 
     def expected_draws(self, positions: np.ndarray) -> np.ndarray:
         """As `Stage.expected_draws`: a batch of one group has each of its members batch size / members times."""

@@ -179,11 +179,8 @@ class CurriculumTrainingArguments(TrainingArguments):
 
     def _resolve_batch_size(self) -> None:
         """Makes numbers of the batch sizes that were not given."""
-        size, accumulated, total = (
-            self.per_device_train_batch_size,
-            self.gradient_accumulation_steps,
-            self.global_batch_size,
-        )
+        size, accumulated = self.per_device_train_batch_size, self.gradient_accumulation_steps
+        total = self.global_batch_size
         if total is None:
             self.per_device_train_batch_size = default_of(type(self), "per_device_train_batch_size", size)
             self.gradient_accumulation_steps = default_of(type(self), "gradient_accumulation_steps", accumulated)

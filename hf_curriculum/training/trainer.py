@@ -27,13 +27,7 @@ from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.plan import Plan, make_plan
 from hf_curriculum.planning.ranking import Ranking
 from hf_curriculum.streaming.dataset import BucketedStream, StreamExamples
-from hf_curriculum.training.amendment import (
-    Amendment,
-    amend_run,
-    note_amendment,
-    rest_of_run,
-    validate_amendable,
-)
+from hf_curriculum.training.amendment import Amendment, amend_run, note_amendment, rest_of_run, validate_amendable
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.callbacks import DrawLog, TrainingClock, broadcast_decision, numbers_of, paced, round_facts
 from hf_curriculum.training.checkpoints import (

@@ -39,7 +39,7 @@ EDGES = {
     ],
     OnlineSelection: [("candidates", 1, 0), ("score_every", 1, 0), ("temperature", 0.01, 0.0)],
     Phases: [("num_phases", 1, 0), ("epochs_per_phase", 0.01, 0.0)],
-    Weighted: [("temperature", 0.01, 0.0)],
+    Weighted: [("temperature", 0.01, 0.0), ("cap", 0.01, 0.0)],
     InfoBatch: [("prune", 0.0, -0.01), ("prune", 0.99, 1.0), ("until", 1.0, 1.01), ("until", 0.01, 0.0)],
     SelfPaced: [
         *(("initial", 1.0, 1.01), ("initial", 0.01, 0.0), ("growth", 1.01, 1.0)),

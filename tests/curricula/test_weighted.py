@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -79,8 +82,9 @@ def test_any_part_of_the_stream_can_be_asked_for():
 
 
 def test_round_trip():
-    rule = Weighted(temperature=0.5, epochs=2)
-    assert curriculum_from(rule.to_dict()) == rule
+    for rule in (Weighted(temperature=0.5, epochs=2), Weighted(cap=0.15, epochs=2)):
+        assert curriculum_from(rule.to_dict()) == rule == curriculum_from(json.dumps(rule.to_dict()))
+    assert "cap" not in Weighted(epochs=2).to_dict()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +102,9 @@ def test_weights_that_are_none(rule, scores, message):
 def test_arguments_out_of_range():
     with pytest.raises(ValueError, match="a temperature is a number more than 0"):
         Weighted(temperature=0.0)
+    for cap in (-0.1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="a cap is a number more than 0"):
+            Weighted(cap=cap)
     with pytest.raises(ValueError, match=r"Weighted\(partial_batches='keep'\) is not possible"):
         Weighted(partial_batches="keep")
 
@@ -106,3 +113,66 @@ def test_the_draws_of_a_seed_are_fixed_for_good():
     """Written out: others would change a run that is resumed after an upgrade."""
     plan = make_plan(Weighted(temperature=4.0, epochs=1), np.arange(1.0, 13), global_batch_size=6, seed=3)
     assert plan.rows(0, 12).tolist() == [2, 4, 0, 4, 0, 5, 6, 1, 4, 0, 4, 1]
+
+
+def soft_capped(weights, draws, cap, runs=800):
+    """How often each is drawn, on average, if every draw takes `cap` off its log-weight; one draw after the other."""
+    left, counts = np.tile(weights, (runs, 1)), np.zeros((runs, len(weights)))
+    rng, run = np.random.default_rng(0), np.arange(runs)
+    for _ in range(draws):
+        ends = left.cumsum(1)
+        drawn = (ends < rng.random(runs)[:, None] * ends[:, -1:]).sum(1)
+        counts[run, drawn] += 1
+        left[run, drawn] *= np.exp(-cap)
+    return counts.mean(0)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("cap", [0.05, 0.15, 0.5])
+def test_a_soft_cap_has_the_counts_of_draws_that_lighten_what_they_draw(cap, epochs):
+    weights = np.random.default_rng(1).lognormal(0, 2, 40)
+    draws = 40 * epochs
+    expected = soft_capped(weights, draws, cap)
+    (stage,) = make_plan(Weighted(cap=cap, epochs=epochs), weights, global_batch_size=10).stages
+    found = np.empty(40)
+    found[stage.ranking.order] = stage.expected_draws(np.arange(40))
+    heaviest = np.argmax(weights)
+    assert found.sum() == pytest.approx(draws)
+    assert np.abs(found - expected).sum() < 0.03 * draws  # without a cap: 0.19 to 1.1 of the draws
+    assert found[heaviest] == pytest.approx(expected[heaviest], rel=0.03)
+    assert found[heaviest] < draws * weights.max() / weights.sum()
+
+
+@pytest.mark.parametrize("rule", [Weighted(cap=0.5), Weighted(temperature=0.7, cap=0.5, easy="high")], ids=str)
+def test_what_a_capped_plan_says_is_what_it_draws(rule):
+    scores = np.array([np.nan, *np.random.default_rng(2).lognormal(0, 1.5, 20), 0.0])
+    plans = [make_plan(replace(rule, epochs=2), scores, global_batch_size=11, seed=seed) for seed in range(300)]
+    counts = np.array([np.bincount(plan.rows(0, plan.num_samples), minlength=22) for plan in plans])
+    assert counts[:, 0].max() == 0
+    assert (counts[:, -1].max() == 0) == (rule.temperature is None)  # a weight of 0 stays one
+    (stage,), ranking = plans[0].stages, plans[0].ranking
+    order, at = ranking.order[: ranking.num_scored], np.arange(ranking.num_scored)
+    drawn, missed = stage.expected_draws(at), stage.missed(at)
+    np.testing.assert_allclose(counts.mean(0)[order], drawn, atol=5 * (counts.std(0) / 300**0.5).max())
+    np.testing.assert_allclose((counts == 0).mean(0)[order], missed, atol=5 * 0.5 / 300**0.5)
+    # ln(1 + w·t) / cap with one t for all
+    weights = rule.weights(scores[order], ranking.score_at(0))
+    times = (np.expm1(0.5 * drawn) / np.where(weights, weights, 1))[weights > 0]
+    np.testing.assert_allclose(times, times.mean(), rtol=5e-3)
+    assert ", soft cap 0.5" in plans[0].describe()
+
+
+def test_a_capped_run_that_ends_early_draws_as_the_whole_one_began():
+    weights = np.random.default_rng(1).lognormal(0, 2, 40)
+    whole, cut = (
+        make_plan(Weighted(cap=0.15, epochs=9), weights, global_batch_size=10, max_steps=n) for n in (None, 3)
+    )
+    assert cut.rows(0, 30).tolist() == whole.rows(0, 360)[:30].tolist()
+    whole, cut = whole.stages[0], cut.stages[0]
+    np.testing.assert_allclose(cut.expected_draws(np.arange(40)) * 12, whole.expected_draws(np.arange(40)))
+    assert cut.cut(20).capped_draws == 360
+
+
+def test_a_cap_that_outweighs_all_draws_evenly():
+    (stage,) = make_plan(Weighted(cap=50.0, epochs=100), [1e-9, 1.0, 3.0], global_batch_size=10).stages
+    np.testing.assert_allclose(stage.expected_draws(np.arange(3)), 100, atol=0.5)

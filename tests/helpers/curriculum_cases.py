@@ -134,6 +134,7 @@ CASES: dict[str, Case] = {
     ),
     "staged": Case(Staged({"b": IID(epochs=2), "a": Phases(2, 1)}), grows=False),
     "weighted": Case(Weighted(epochs=2), passes=2),
+    "weighted with a cap": Case(Weighted(cap=0.5, epochs=2), passes=2),
     "weighted by temperature": Case(Weighted(temperature=2.0, epochs=2, easy="high"), passes=2),
     "online selection": Case(OnlineSelection(3, "loss", then=IID(epochs=2)), passes=2),
     "online selection by reference": Case(

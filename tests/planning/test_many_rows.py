@@ -347,7 +347,9 @@ def test_a_plan_is_made_in_16_bytes_a_row_and_described_in_4(rule, scores, monke
 
 
 @pytest.mark.parametrize(
-    "rule", [Weighted(0.4), Weighted(1.0, unscored="last", easy="high"), Weighted(epochs=1)], ids=str
+    "rule",
+    [Weighted(0.4), Weighted(1.0, unscored="last", easy="high"), Weighted(epochs=1), Weighted(0.4, cap=0.5)],
+    ids=str,
 )
 def test_weights_of_a_few_stretches_tell_what_all_of_them_do(rule, monkeypatch):
     scores = np.abs(RANDOM) if rule.temperature is None else RANDOM.copy()

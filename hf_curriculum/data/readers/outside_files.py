@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +105,6 @@ def validate_folder(folder: str | Path) -> None:
     validate_inside(named, [folder], folder)
 
 
-def _of_state(file: Path) -> list[str]:
-    return [data["filename"] for data in read_json(file, _REMEDY)["_data_files"]]
-
-
-def _of_splits(file: Path) -> list[str]:
-    return list(map(str, read_json(file, _REMEDY)["splits"]))
-
-
 def _of_card(file: Path) -> list[str]:
     """The patterns of data files in a card's header, or in the YAML that stands for one; none where it is damaged."""
     text = file.read_text(encoding="utf-8", errors="replace")
@@ -134,8 +126,11 @@ def _of_card(file: Path) -> list[str]:
     return found
 
 
-_NAMING = {"state.json": _of_state, "dataset_dict.json": _of_splits}
-_NAMING |= {"README.md": _of_card, ".huggingface.yaml": _of_card}
+_NAMING: dict[str, Callable[[Path], list[str]]] = {
+    "state.json": lambda file: [data["filename"] for data in read_json(file, _REMEDY)["_data_files"]],
+    "dataset_dict.json": lambda file: list(map(str, read_json(file, _REMEDY)["splits"])),
+    **dict.fromkeys(("README.md", ".huggingface.yaml"), _of_card),
+}
 """Files that name other files, and what reads the names."""
 
 
