@@ -244,8 +244,9 @@ class SizedCurriculum(Curriculum):
 
     def declared_steps(self, ranking: Ranking, budget: Budget) -> int | None:
         """The length in optimizer steps, of a signal-paced curriculum."""
-        steps = num_steps(self.num_draws(budget, len(ranking)), budget.global_batch_size)
-        return None if self.signal is None else steps
+        if self.signal is None:
+            return None
+        return num_steps(self.num_draws(budget, len(ranking)), budget.global_batch_size)
 
 
 def _of_then(name: str) -> Any:

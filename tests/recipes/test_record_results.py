@@ -91,7 +91,7 @@ _ANY = re.compile(r"\d[\d,]*\.?\d*(?:e-?\d+)?")
 _OWN = {  # settings, bounds that are asked for, what papers have, versions, sizes of public data, projections by them
     "results": ["0.30", "0.9", "0.1"],
     "benchmarks": ["0.5", "0.7", "0.2", "1.5", "0.95", "0.9", "1.05"],
-    "curricula": ["0.7", "2603.27744", "3"],
+    "curricula": ["0.7", "2603.27744", "3", "0.5", "0.15"],
     "how_it_works": ["5.23", "1.15", "5.2", "2.12"],
     "scores": ["2.6"],
     "a_billion_pairs": ["4.6", "0.5", "3.2", "22.7", "1.3", "9.2"],
