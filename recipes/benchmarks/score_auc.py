@@ -47,7 +47,7 @@ from hf_curriculum.scorers.alignment.neg_clip_loss import NegCLIPLoss  # noqa: E
 from hf_curriculum.scorers.alignment.norm_sim import NormSim  # noqa: E402
 from hf_curriculum.scoring.per_image import add_embeddings  # noqa: E402
 
-TOWER_RATES = {0.2: 1.0e-3, 0.4: 1.0e-3, 0.6: 5.0e-3}
+TOWER_RATES = {0.2: 5.0e-3, 0.4: 1.0e-3, 0.6: 5.0e-3}
 """Share of wrong captions → learning rate of the text towers, as `photographs.py --study` found it."""
 CAPTIONER_RATE, OTHERS = 1.0e-3, 4
 """The captioners' learning rate, and the other images that a caption is compared with."""
