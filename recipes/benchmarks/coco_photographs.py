@@ -71,7 +71,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="COCO's captions.json, instances.json and images/")
     parser.add_argument("--limit", type=int, default=30, help="photographs that the slower search is timed on")
     options = parser.parse_args()
-    folder = options.folder or Path(os.environ["HF_CURRICULUM_TEST_DATA"]) / "coco_open"
+    folder = options.folder or Path(os.environ.get("HF_CURRICULUM_TEST_DATA", "")) / "coco_open"
+    if not (folder / "instances.json").is_file():
+        parser.error(f"there is no {folder / 'instances.json'}: give --folder with COCO's two files and its images")
     count, rows = labels(folder)
     print(f"# Photographs of COCO\n\nLabels that captions give {count} photographs, compared with their boxes.\n")
     print(table(["labels", "precision", "recall"], rows))

@@ -51,6 +51,9 @@ def test_labels_and_proposals_of_photographs(call_main, monkeypatch, tmp_path, c
     (tmp_path / "captions.json").write_text(json.dumps({"images": images, "annotations": captions}))
     objects = {"images": images, "annotations": boxes, "categories": categories}
     (tmp_path / "instances.json").write_text(json.dumps(objects))
+    with pytest.raises(SystemExit):
+        call_main(coco_photographs, "--folder", tmp_path / "nowhere")
+    assert "nowhere/instances.json: give --folder" in capsys.readouterr().err
     call_main(coco_photographs, "--folder", tmp_path, "--limit", 2)
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     found = {row[0]: row[1:] for row in rows}
