@@ -118,7 +118,7 @@ def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, 
 
     Returns what is printed.
     """
-    parts = [tables(share) for share in shares]
+    parts = [overview(shares, plan.decision["measure"]), *(tables(share) for share in shares)]
     if written is not None:
         arm, placebo = plan.decision["arm"], plan.decision["placebo"]
         verdict = "holds" if holds(plan, shares) else "does not hold"
@@ -131,6 +131,28 @@ def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, 
     return "\n\n".join([*parts, f"report: {folder / 'report.md'}"])
 
 
+def overview(shares: Sequence[Mapping[str, Any]], measure: str) -> str:
+    """Every arm's gain in one measure at every share of wrong captions, with the AUC of its score."""
+    names = dict.fromkeys(name for share in shares for name in share["arms"])
+    rows = [[name, *(_gain_cell(name, share["arms"].get(name), measure) for share in shares)] for name in names]
+    shown = [f"{share['wrong']:.0%} wrong" for share in shares]
+    head = f"{MEASURES[measure]}, hundredths: the control, and what arms have more [95 %], each at its best length"
+    return f"{head}\n\n{table(['arm', *shown], rows, for_terminals=True)}"
+
+
+def _gain_cell(name: str, arm: Mapping[str, Any] | None, measure: str) -> str:
+    if arm is None:
+        return "–"
+    if name == CONTROL:
+        return f"{100 * arm[measure]:.1f}"
+    told = _interval(arm["gain"][measure])
+    return told if arm["auc"] is None else f"{told}, AUC {arm['auc']:.2f}"
+
+
+def _interval(found: Mapping[str, float]) -> str:
+    return f"{100 * found['mean']:+.1f} [{100 * found['lower']:+.1f}, {100 * found['upper']:+.1f}]"
+
+
 def tables(share: Mapping[str, Any]) -> str:
     """The arms at one share of wrong captions."""
     rows = []
@@ -140,11 +162,7 @@ def tables(share: Mapping[str, Any]) -> str:
         for way, found in arm["gain"].items():
             told = MEASURES[way]
             row[told] = f"{100 * arm[way]:.1f}"
-            row[f"minus control, {told}"] = (
-                "–"
-                if name == CONTROL
-                else f"{100 * found['mean']:+.1f} [{100 * found['lower']:+.1f}, {100 * found['upper']:+.1f}]"
-            )
+            row[f"minus control, {told}"] = "–" if name == CONTROL else _interval(found)
         rows.append(row)
     head = (
         f"{share['wrong']:.0%} of the captions wrong, {share['seeds']} seeds, "

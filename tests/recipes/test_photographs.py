@@ -307,6 +307,9 @@ def test_a_share_is_run_reported_and_read_back(data, plan, tmp_path, capsys):
     text = report.write_report(small, [facts], tmp_path, "Plan: plan.yaml")
     assert text.startswith("Plan: plan.yaml")
     assert "| oracle | 1.000 |" in text
+    more = [100 * arms["oracle"]["gain"]["image"][end] for end in ("mean", "lower", "upper")]
+    assert "| oracle | {:+.1f} [{:+.1f}, {:+.1f}], AUC 1.00 |".format(*more) in text
+    assert f"| control | {100 * arms[CONTROL]['image']:.1f} |" in text
     assert "that choosing wins on photographs" in text
     assert "that choosing wins" not in report.write_report(small, [facts], tmp_path, None)
     assert {"report.md", "gain_against_auc.png"} <= {file.name for file in tmp_path.iterdir()}
