@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest, kind_of, read_json
+from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.conversations import Turns
 from hf_curriculum.data.image_files import with_stored
 from hf_curriculum.data.readers.outside_files import load_saved
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.model_loss import ModelLoss
-from hf_curriculum.scorers.pretrained import folder_digest, load_model
+from hf_curriculum.scorers.pretrained import find_checkpoints, folder_digest, load_model, rates_of
 
 if TYPE_CHECKING:
     import torch
@@ -51,14 +51,16 @@ class Influence(ModelLoss):
     as long as it is not by 0.02 % (float64: 1e-7), ε is divided by 4, up to four times. Weights that are the same in
     all of several checkpoints were not trained and do not count. Each checkpoint takes twice its weights in memory.
 
-    The products are those of plain gradient descent, also where the run used Adam.
+    It is not a sign of wrong captions: on drawn scenes it tells them hardly better than chance, and so does training
+    without each row (`recipes/benchmarks/results/influence.md`). It is of plain gradient descent, also after Adam.
 
     Args:
         checkpoints: a run's folder, of which every `checkpoint-…` is taken, or folders of models in their order.
         targets: the rows whose loss is to fall, such as a small clean set: a data set with the columns of the rows,
             or its folder. They are not to be among the rows.
         processor: as in `ModelLoss`.
-        reduction: "sum" over a caption's tokens, as a loss per token of the batch weighs them, or "mean".
+        reduction: "sum" over a caption's tokens, as a loss per token of the batch weighs them; or "mean", by which a
+            long caption does not count more.
         learning_rates: of each checkpoint; by default the last that its `trainer_state.json` logs.
         batch_size: captions or conversations that run through the model at once; for each the weights are exchanged.
         dtype: "float32" or "float64"; in shorter types differences are lost. A few models compute in float32 anyway.
@@ -77,8 +79,8 @@ class Influence(ModelLoss):
     Raises:
         FileNotFoundError: no checkpoint; as `ModelLoss`.
         ValueError: a checkpoint without a learning rate, rates that are negative, all 0 or of another number; targets
-            without a text; checkpoints of different models; a gradient that is 0 or NaN, or
-            that differences do not reproduce; more than a tenth of the targets are rows; as `ModelLoss`.
+            without a text; checkpoints of different models; a gradient that is 0 or NaN, or that differences do not
+            reproduce; more than a tenth of the targets are rows; as `ModelLoss`.
         TypeError: targets that are no data set; as `ModelLoss`.
 
     Source: Pruthi et al. 2020, *Estimating Training Data Influence by Tracing Gradient Descent*, §3 (TracInCP).
@@ -115,10 +117,10 @@ class Influence(ModelLoss):
         columns = {"image_column": image_column, "caption_column": caption_column, "prompt_column": prompt_column}
         options = {"prompt": prompt, "turns": turns, "regions": regions, "region_options": region_options}
         options |= {**columns, "max_length": max_length, "batch_size": batch_size, "name": name, "easy": easy}
-        self.checkpoints: list[str] = _folders(checkpoints)
+        self.checkpoints: list[str] = find_checkpoints(checkpoints)
         super().__init__(self.checkpoints[-1], processor, reduction, **options)
         self.dtype = dtype
-        self.learning_rates: list[float] = _rates(self.checkpoints, learning_rates)
+        self.learning_rates: list[float] = rates_of(self.checkpoints, learning_rates)
         self.revisions: list[str | None] = [folder_digest(folder) for folder in self.checkpoints]
         self.targets, self.target_rows = self._read_targets(targets)
 
@@ -132,7 +134,9 @@ class Influence(ModelLoss):
             raise TypeError(f"`targets` is {kind_of(targets)}. Give one `Dataset` of the rows whose loss is to fall.")
         names, remedy = targets.column_names, "Rename the columns of the targets (`dataset.rename_column`)."
         require_columns(names, self.columns, reader="`Influence` reads targets as it reads rows.", remedy=remedy)
-        rows = targets.with_format(None).select_columns([name for name in names if name in (*self.columns, self.group_by)])
+        rows = targets.with_format(None).select_columns(
+            [name for name in names if name in (*self.columns, self.group_by)]
+        )
         for column in self.decode_false:
             rows = with_stored(rows, column)
         if not any(cell.strip() if isinstance(cell, str) else cell for cell in rows[self.caption_column]):
@@ -253,36 +257,3 @@ def _move(model: Any, at: _Checkpoint, sign: float) -> None:
         part.data.copy_(at.weights[name])
         if name in at.step:
             part.data.add_(at.step[name], alpha=sign)
-
-
-def _folders(checkpoints: str | Path | Sequence[str | Path]) -> list[str]:
-    """The folders of checkpoints, in order."""
-    if isinstance(checkpoints, (str, Path)):
-        inside = Path(checkpoints).glob("checkpoint-*[0-9]")
-        checkpoints = sorted(inside, key=lambda path: int(path.name.rpartition("-")[2])) or [checkpoints]
-    found = [str(folder) for folder in checkpoints]
-    wrong = [folder for folder in found if not Path(folder, "config.json").is_file()]
-    if wrong or not found:
-        raise FileNotFoundError(
-            f"`checkpoints` has no saved model in {wrong[:1] or found}, and gradients are taken at a run's "
-            "checkpoints. Give the run's folder with its `checkpoint-…` (`save_steps`), or folders of models."
-        )
-    return found
-
-
-def _rates(checkpoints: list[str], given: Sequence[float] | None) -> list[float]:
-    """The learning rate of each checkpoint, as given, or the last that its trainer logged."""
-    rates, remedy = [] if given is None else list(given), "Give `learning_rates=`, one for each checkpoint."
-    for folder in checkpoints if given is None else ():
-        file = Path(folder, "trainer_state.json")
-        log = read_json(file, remedy, ["log_history"])["log_history"] if file.is_file() else []
-        logged = [entry["learning_rate"] for entry in log if "learning_rate" in entry]
-        if not logged:
-            raise ValueError(f"{file} logs no learning rate, and a checkpoint counts by its own. {remedy}")
-        rates.append(logged[-1])
-    if len(rates) != len(checkpoints) or not any(rates) or not all(0 <= rate < math.inf for rate in rates):
-        raise ValueError(
-            f"The learning rates of {len(checkpoints)} checkpoints are {rates}, and each needs one of 0 or more, some "
-            f"of them above 0. {remedy}"
-        )
-    return [float(rate) for rate in rates]

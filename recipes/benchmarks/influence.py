@@ -1,6 +1,6 @@
 """Whether `Influence` foretells what training without a row does to the targets' loss: leave-one-out on drawn scenes.
 
-    python recipes/benchmarks/influence.py              # prints the record: some fifteen minutes of a core
+    python recipes/benchmarks/influence.py              # prints the record: some half an hour of a core
     python recipes/benchmarks/influence.py --rows 16 --seeds 0 --pretraining 50
 
 A small GIT is trained on 64 rows, a quarter of whose captions are wrong, by plain gradient descent, from random
