@@ -154,6 +154,7 @@ SCORERS = LazyTable(
         "combined": "scorers.combine:Combine",
         "concreteness": "scorers.concreteness:Concreteness",
         "grounding": "scorers.grounding:Grounding",
+        "influence": "scorers.influence:Influence",
         "instruction_following_difficulty": "scorers.instruction_following:InstructionFollowingDifficulty",
         "language_model_loss": "scorers.text.language_model:LanguageModelLoss",
         "model_loss": "scorers.model_loss:ModelLoss",

@@ -14,6 +14,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tiny_models as TINY
 import typer.main
 from crafted import NUMBER, SECRET, SIZE, asked_server, make_crafted, make_outside, watched
 from datasets import Dataset, DatasetDict
@@ -38,6 +39,7 @@ from hf_curriculum.models.vision_features import VisionFeatures
 from hf_curriculum.planning.export import ExportedOrder
 from hf_curriculum.scored_shards import load_scored_shards, read_shard_scores
 from hf_curriculum.scorers.alignment.norm_sim import NormSim
+from hf_curriculum.scorers.influence import Influence
 from hf_curriculum.scorers.registry import scorer_from
 from hf_curriculum.scorers.visual.onnx import OnnxDetector
 from hf_curriculum.scoring.per_image import add_embeddings
@@ -158,6 +160,7 @@ READS = {
     "CaptionProcessor.from_pretrained": CaptionProcessor.from_pretrained,
     "Grounding": on_regions(lambda path: hf.Grounding("x", regions=path)),
     "ModelLoss": on_regions(lambda path: hf.ModelLoss("x", regions=path)),
+    "Influence": lambda path: Influence([TINY.git()], path, learning_rates=[1.0]).target_rows,
     "VisualEntropy": on_regions(lambda path: hf.VisualEntropy(regions=path)),
     "RegionProposals": lambda path: hf.RegionProposals(path).source,
     "NormSim": lambda path: NormSim(path, image_embedding="v"),

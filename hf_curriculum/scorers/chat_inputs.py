@@ -336,7 +336,7 @@ class ChatModel:
             inputs |= {"token_type_ids": types, "labels": ids.masked_fill(types == 0, -100)}
         return inputs
 
-    def losses(self, inputs: dict[str, Any], marks: np.ndarray) -> torch.Tensor:
+    def losses(self, inputs: dict[str, Any], marks: np.ndarray, differentiable: bool = False) -> torch.Tensor:
         """−Σ log p of the marked tokens of each row, float64 (rows,), on the model's device."""
         import torch
 
@@ -355,7 +355,7 @@ class ChatModel:
             needed = scored.any(0).nonzero()[:, 0]  # logits of a prompt and its images would fill the memory
             options = {"logits_to_keep": to_device(needed, device)}
             scored, targets, kept = scored[:, needed], targets[:, options["logits_to_keep"]], slice(None)
-        with torch.inference_mode():
+        with torch.inference_mode(not differentiable):
             logits = model(**inputs, **options).logits[:, kept]  # (rows, positions, vocabulary)
             return reduced_losses(logits, targets, to_device(scored.long(), device), "sum")
 

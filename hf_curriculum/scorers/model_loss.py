@@ -121,6 +121,7 @@ class ModelLoss(PairScorer):
     sees_images: bool
     template_digest: str | None
     _not_found = False
+    _differentiable = False  # whether losses keep their history, for gradients
 
     def __init__(
         self,
@@ -316,7 +317,7 @@ class ModelLoss(PairScorer):
         ids, mask = (to_device(values, model.device) for values in padded(tokens))  # (pairs, tokens)
         which = to_device(torch.tensor([index[id(image)] for image in images]), model.device)  # (pairs,)
         seen = images_for(loaded.inputs.stack(list(distinct.values())), next(model.parameters()))
-        with torch.inference_mode():
+        with torch.inference_mode(not self._differentiable):
             if model.config.is_encoder_decoder:
                 start = torch.full_like(ids[:, :1], model.config.decoder_start_token_id)
                 encoded = model.get_encoder()(**seen)

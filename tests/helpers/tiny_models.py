@@ -251,6 +251,15 @@ def naive_vilt_logit(image, caption):
         return model(**vilt_inputs(image, caption)).logits.item()
 
 
+def naive_gradient(image, caption):
+    """The gradient of the GIT's own loss of one pair, a sum over tokens, by all weights, (weights,)."""
+    model = AutoModelForImageTextToText.from_pretrained(git()).eval()
+    ids = tokenizer()([caption], return_tensors="pt")["input_ids"]
+    pixels = process_image(make_image_processor(16), to_rgb(image))["pixel_values"][None]
+    (model(pixel_values=pixels, input_ids=ids, labels=ids).loss * (ids.shape[1] - 1)).backward()
+    return torch.cat([part.grad.flatten() for part in model.parameters() if part.grad is not None])
+
+
 def naive_model_loss(name, image, caption):
     """A captioner's own training loss of one pair, as a sum: its mean over tokens × how many it scores."""
     cls = VisionEncoderDecoderModel if name == "encoder_decoder" else AutoModelForImageTextToText

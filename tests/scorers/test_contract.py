@@ -242,6 +242,21 @@ CASES |= {
     ),
 }
 
+AIMS = Dataset.from_dict({"image": [TINY.png(16, 16, 3)], "caption": ["a man rides a bike"], "image_id": ["aim"]})
+
+
+def naive_influence(image, caption):
+    """By autograd, the gradient of one pair and that of the one target."""
+    return float(TINY.naive_gradient(image, caption) @ TINY.naive_gradient(AIMS[0]["image"], AIMS[0]["caption"]))
+
+
+CASES["influence"] = Case(
+    lambda: SCORERS["influence"]([TINY.git()], AIMS, learning_rates=[1.0]),
+    PAIRS,
+    {"influence": of_pairs(naive_influence)},
+    rtol=1e-3,  # a difference of losses
+)
+
 SAID = ["A red ball.", "Two dogs run in the park.", None, " "]
 TALKS = [
     [{"role": "user", "content": "What is it?"}, *([] if text is None else [{"role": "assistant", "content": text}])]

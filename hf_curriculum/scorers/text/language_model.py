@@ -194,7 +194,7 @@ def reduced_losses(
     import torch
 
     losses = [  # row by row: a second copy of all logits would double the memory
-        torch.nn.functional.cross_entropy(row.float(), wanted, reduction="none")
+        torch.nn.functional.cross_entropy(row if row.dtype == torch.float64 else row.float(), wanted, reduction="none")
         for row, wanted in zip(logits, targets, strict=True)
     ]
     found = torch.stack(losses)  # (rows, tokens)
