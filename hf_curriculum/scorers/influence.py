@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest, kind_of
+from hf_curriculum.config import digest, kind_of, read_json
 from hf_curriculum.data.conversations import Turns
 from hf_curriculum.data.image_files import with_stored
 from hf_curriculum.data.readers.outside_files import load_saved
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.model_loss import ModelLoss
-from hf_curriculum.scorers.pretrained import find_checkpoints, folder_digest, load_model, rates_of
+from hf_curriculum.scorers.pretrained import folder_digest, load_model
 
 if TYPE_CHECKING:
     import torch
@@ -117,10 +117,10 @@ class Influence(ModelLoss):
         columns = {"image_column": image_column, "caption_column": caption_column, "prompt_column": prompt_column}
         options = {"prompt": prompt, "turns": turns, "regions": regions, "region_options": region_options}
         options |= {**columns, "max_length": max_length, "batch_size": batch_size, "name": name, "easy": easy}
-        self.checkpoints: list[str] = find_checkpoints(checkpoints)
+        self.checkpoints: list[str] = _checkpoints_in(checkpoints)
         super().__init__(self.checkpoints[-1], processor, reduction, **options)
         self.dtype = dtype
-        self.learning_rates: list[float] = rates_of(self.checkpoints, learning_rates)
+        self.learning_rates: list[float] = _rates(self.checkpoints, learning_rates)
         self.revisions: list[str | None] = [folder_digest(folder) for folder in self.checkpoints]
         self.targets, self.target_rows = self._read_targets(targets)
 
@@ -257,3 +257,36 @@ def _move(model: Any, at: _Checkpoint, sign: float) -> None:
         part.data.copy_(at.weights[name])
         if name in at.step:
             part.data.add_(at.step[name], alpha=sign)
+
+
+def _checkpoints_in(checkpoints: str | Path | Sequence[str | Path]) -> list[str]:
+    """The folders of a run's checkpoints, in the order of their steps, or those that are given."""
+    if isinstance(checkpoints, (str, Path)):
+        inside = Path(checkpoints).glob("checkpoint-*[0-9]")
+        checkpoints = sorted(inside, key=lambda path: int(path.name.rpartition("-")[2])) or [checkpoints]
+    found = [str(folder) for folder in checkpoints]
+    wrong = [folder for folder in found if not Path(folder, "config.json").is_file()]
+    if wrong or not found:
+        raise FileNotFoundError(
+            f"`checkpoints` has no saved model in {wrong[:1] or found}, and gradients are taken at a run's "
+            "checkpoints. Give the run's folder with its `checkpoint-…` (`save_steps`), or folders of models."
+        )
+    return found
+
+
+def _rates(checkpoints: list[str], given: Sequence[float] | None) -> list[float]:
+    """The learning rate of each checkpoint, as given, or the last that its trainer logged."""
+    rates, remedy = [] if given is None else list(given), "Give `learning_rates=`, one for each checkpoint."
+    for folder in checkpoints if given is None else ():
+        file = Path(folder, "trainer_state.json")
+        log = read_json(file, remedy, ["log_history"])["log_history"] if file.is_file() else []
+        logged = [entry["learning_rate"] for entry in log if "learning_rate" in entry]
+        if not logged:
+            raise ValueError(f"{file} logs no learning rate, and a checkpoint counts by its own. {remedy}")
+        rates.append(logged[-1])
+    if len(rates) != len(checkpoints) or not any(rates) or not all(0 <= rate < math.inf for rate in rates):
+        raise ValueError(
+            f"The learning rates of {len(checkpoints)} checkpoints are {rates}, and each needs one of 0 or more, some "
+            f"of them above 0. {remedy}"
+        )
+    return [float(rate) for rate in rates]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.config import at_least, digest, read_json
+from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
@@ -80,39 +78,6 @@ def folder_digest(name: str) -> str | None:
         return None
     files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
     return digest(*(part for path in files for part in (path.name, path)))
-
-
-def find_checkpoints(checkpoints: str | Path | Sequence[str | Path]) -> list[str]:
-    """The folders of a run's checkpoints, in the order of their steps, or those that are given."""
-    if isinstance(checkpoints, (str, Path)):
-        inside = Path(checkpoints).glob("checkpoint-*[0-9]")
-        checkpoints = sorted(inside, key=lambda path: int(path.name.rpartition("-")[2])) or [checkpoints]
-    found = [str(folder) for folder in checkpoints]
-    wrong = [folder for folder in found if not Path(folder, "config.json").is_file()]
-    if wrong or not found:
-        raise FileNotFoundError(
-            f"`checkpoints` has no saved model in {wrong[:1] or found}, and gradients are taken at a run's "
-            "checkpoints. Give the run's folder with its `checkpoint-…` (`save_steps`), or folders of models."
-        )
-    return found
-
-
-def rates_of(checkpoints: list[str], given: Sequence[float] | None) -> list[float]:
-    """The learning rate of each checkpoint, as given, or the last that its trainer logged."""
-    rates, remedy = [] if given is None else list(given), "Give `learning_rates=`, one for each checkpoint."
-    for folder in checkpoints if given is None else ():
-        file = Path(folder, "trainer_state.json")
-        log = read_json(file, remedy, ["log_history"])["log_history"] if file.is_file() else []
-        logged = [entry["learning_rate"] for entry in log if "learning_rate" in entry]
-        if not logged:
-            raise ValueError(f"{file} logs no learning rate, and a checkpoint counts by its own. {remedy}")
-        rates.append(logged[-1])
-    if len(rates) != len(checkpoints) or not any(rates) or not all(0 <= rate < math.inf for rate in rates):
-        raise ValueError(
-            f"The learning rates of {len(checkpoints)} checkpoints are {rates}, and each needs one of 0 or more, some "
-            f"of them above 0. {remedy}"
-        )
-    return [float(rate) for rate in rates]
 
 
 def report_truncated(scorer: Scorer, truncated: int, of: int, limit: int) -> None:
