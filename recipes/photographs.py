@@ -6,8 +6,8 @@
 
 The study is written down in `studies/photographs/plan.yaml`, which was committed before any run was made: question,
 arms, measures and the rule of decision stand there. Reads Flickr8k's captions and CLIP's vectors of its photographs
-from the folder that HF_CURRICULUM_TEST_DATA names. Writes `results.json`, `report.md` and a figure, gain against AUC
-of the score.
+from the folder that HF_CURRICULUM_TEST_DATA names. Writes `results.json`, every run to `runs.jsonl`, `report.md` and
+a figure, gain against AUC of the score.
 
 The report names the commits of the plan. Finished runs are read back; a study that was stopped goes on where it was.
 """
@@ -15,7 +15,6 @@ The report names the commits of the plan. Finished runs are read back; a study t
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
@@ -77,7 +76,6 @@ def main() -> None:
     with ProcessPoolExecutor(args.processes, get_context("spawn"), for_many_runs) as pool:
         waiting = [pool.submit(run, wrong, folder / f"wrong-{wrong:g}") for wrong in plan.wrong]
         shares = [one.result() for one in waiting]
-    (folder / "results.json").write_text(json.dumps(shares, indent=1), encoding="utf-8")
     print(write_report(plan, shares, folder, commits_of(file) if args.study else None))
 
 

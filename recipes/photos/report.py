@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ def best_rate(runs: Sequence[StudyRun]) -> float:
 
 
 def share_facts(plan: Plan, wrong: float, rate: float, runs: Sequence[StudyRun]) -> dict[str, Any]:
-    """What `results.json` has of a share of wrong captions."""
+    """What `results.json` has of a share of wrong captions, and `runs.jsonl` of its runs."""
     by_arm: dict[str, dict[int, list[StudyRun]]] = defaultdict(lambda: defaultdict(list))
     for run in finished(runs):
         by_arm[run.settings["arm"]][run.settings["steps"]].append(run)
@@ -114,7 +115,7 @@ def holds(plan: Plan, shares: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, written: str | None) -> str:
-    """Writes tables and figure, and of a whole study where it was written down and what its rule decides.
+    """Writes numbers, tables and figure, and of a whole study where it was written down and what its rule decides.
 
     Returns what is printed.
     """
@@ -126,6 +127,10 @@ def write_report(plan: Plan, shares: Sequence[Mapping[str, Any]], folder: Path, 
         parts.append(
             f"By the rule of the plan (`{arm}`, placebo `{placebo}`), that choosing wins on photographs {verdict}."
         )
+    facts = [{name: value for name, value in share.items() if name != "runs"} for share in shares]
+    (folder / "results.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    runs = [json.dumps({"wrong": share["wrong"], **run}) for share in shares for run in share["runs"]]
+    (folder / "runs.jsonl").write_text("\n".join(runs) + "\n", encoding="utf-8")
     (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     draw(shares, plan.decision["measure"], folder / "gain_against_auc.png")
     return "\n\n".join([*parts, f"report: {folder / 'report.md'}"])

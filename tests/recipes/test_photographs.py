@@ -313,6 +313,10 @@ def test_a_share_is_run_reported_and_read_back(data, plan, tmp_path, capsys):
     assert "that choosing wins on photographs" in text
     assert "that choosing wins" not in report.write_report(small, [facts], tmp_path, None)
     assert {"report.md", "gain_against_auc.png"} <= {file.name for file in tmp_path.iterdir()}
+    (written,) = json.loads((tmp_path / "results.json").read_text())
+    assert written == json.loads(json.dumps({name: value for name, value in facts.items() if name != "runs"}))
+    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert lines == [{"wrong": 0.4, **run} for run in facts["runs"]]
 
 
 def test_the_commits_of_a_plan_are_named(tmp_path):

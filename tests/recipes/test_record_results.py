@@ -117,7 +117,7 @@ def is_backed(figure, values):
 
 def linked(text, *more):
     """The numbers of the records and cards that a text links."""
-    names = set(re.findall(r"(?:benchmarks/results|model_cards)/(\w+\.(?:json|md))", text)) - {"README.md"}
+    names = set(re.findall(r"(?:benchmarks/results|model_cards)/(\w+\.(?:json|md))\b", text)) - {"README.md"}
     files = [next(path for path in (MADE.RESULTS / name, ROOT / "model_cards" / name) if path.is_file())
              for name in sorted(names)]  # fmt: skip
     return [float(found.replace(",", "")) for file in (*files, *more) for found in _ANY.findall(file.read_text())]
