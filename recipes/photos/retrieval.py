@@ -9,36 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from photos.model import TextTower
 from photos.plan import Plan
 from photos.runs import Share, run_share
 from photos.scores import all_scores, kept
-from torch.nn.utils.rnn import pad_sequence
 
 from hf_curriculum import CurriculumTrainingArguments, train_wordpiece
 from hf_curriculum.data.image_inputs import FeatureInputs
-from hf_curriculum.tasks.alignment import ContrastiveCollator, ContrastiveTrainer
+from hf_curriculum.tasks.alignment import ContrastiveTrainer
 from hf_curriculum.tasks.alignment.retrieval.ranks import RECALLS, ScoreMatrix
+from hf_curriculum.tasks.alignment.text_tower import RememberedTokens, TextTower
 from hf_curriculum.training.prediction import evaluation_model
 
 _AT_ONCE = 250  # captions that are encoded together
-
-
-class RememberedTokens(ContrastiveCollator):
-    """Encodes each caption once: thousands of runs read the same few thousand captions."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._known: dict[str, torch.Tensor] = {}
-
-    def _tokens(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        captions = [item["caption"] for item in prepared]
-        for caption, item in zip(captions, prepared, strict=True):
-            if caption not in self._known:
-                self._known[caption] = super()._tokens([item])["input_ids"][0]
-        padding = self.tokenizer.pad_token_id
-        ids = pad_sequence([self._known[caption] for caption in captions], batch_first=True, padding_value=padding)
-        return {"input_ids": ids, "attention_mask": (ids != padding).long()}
 
 
 class Retrieval(Share):
