@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
 from photos.plan import Plan
 from photos.runs import Share, run_share
@@ -17,10 +16,7 @@ from hf_curriculum import CurriculumTrainingArguments, train_wordpiece
 from hf_curriculum.data.image_inputs import FeatureInputs
 from hf_curriculum.tasks.alignment import ContrastiveTrainer
 from hf_curriculum.tasks.alignment.retrieval.ranks import RECALLS, ScoreMatrix
-from hf_curriculum.tasks.alignment.text_tower import RememberedTokens, TextTower
-from hf_curriculum.training.prediction import evaluation_model
-
-_AT_ONCE = 250  # captions that are encoded together
+from hf_curriculum.tasks.alignment.text_tower import AT_ONCE, RememberedTokens, TextTower, cosines
 
 
 class Retrieval(Share):
@@ -35,7 +31,7 @@ class Retrieval(Share):
     def make_trainer(self, rows: Dataset, args: CurriculumTrainingArguments) -> ContrastiveTrainer:
         width = next(iter(self.photographs.vectors.values())).shape[1]
         model = TextTower(len(self.collator.tokenizer), width, **self.plan.tower)
-        args.per_device_eval_batch_size = _AT_ONCE
+        args.per_device_eval_batch_size = AT_ONCE
         return ContrastiveTrainer(model, args, data_collator=self.collator, train_dataset=rows)
 
     def measure(self, trainer: ContrastiveTrainer, rows: Dataset) -> dict[str, np.ndarray]:
@@ -54,24 +50,6 @@ class Retrieval(Share):
 
         file = self.folder / "scores" / f"{seed}.npz"
         return kept(file, lambda: all_scores(self.photographs, rows, right, seed, train))
-
-
-@torch.no_grad()
-def encoded(trainer: ContrastiveTrainer, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """The unit vectors of each row's caption and image, float32 (rows, width) each."""
-    texts, images, collator = [], [], trainer.data_collator
-    with evaluation_model(trainer):
-        for start in range(0, len(rows), _AT_ONCE):
-            batch = collator([rows[row] for row in range(start, min(start + _AT_ONCE, len(rows)))])
-            texts.append(trainer.encoders.encode_text(batch))
-            images.append(trainer.encoders.encode_images(batch))
-    return torch.cat(texts).numpy(), torch.cat(images).numpy()
-
-
-def cosines(trainer: ContrastiveTrainer, rows: Dataset) -> np.ndarray:
-    """The cosine of each row's caption with its image, (rows,)."""
-    texts, images = encoded(trainer, rows)
-    return (texts * images).sum(1).astype(np.float64)
 
 
 def run_retrieval(plan: Plan, wrong: float, folder: Path) -> dict[str, Any]:

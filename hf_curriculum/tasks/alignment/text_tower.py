@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from datasets import Dataset
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hf_curriculum.tasks.alignment.collator import ContrastiveCollator
+from hf_curriculum.tasks.alignment.trainer import ContrastiveTrainer
+from hf_curriculum.training.prediction import evaluation_model
+
+AT_ONCE = 250
+"""Captions that are encoded together."""
 
 
 class TextTower(nn.Module):
@@ -63,3 +70,21 @@ class RememberedTokens(ContrastiveCollator):
         padding = self.tokenizer.pad_token_id
         ids = pad_sequence([self._known[caption] for caption in captions], batch_first=True, padding_value=padding)
         return {"input_ids": ids, "attention_mask": (ids != padding).long()}
+
+
+@torch.no_grad()
+def encoded(trainer: ContrastiveTrainer, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """The unit vectors of each row's caption and image, float32 (rows, width) each."""
+    texts, images, collator = [], [], trainer.data_collator
+    with evaluation_model(trainer):
+        for start in range(0, len(rows), AT_ONCE):
+            batch = collator([rows[row] for row in range(start, min(start + AT_ONCE, len(rows)))])
+            texts.append(trainer.encoders.encode_text(batch))
+            images.append(trainer.encoders.encode_images(batch))
+    return torch.cat(texts).numpy(), torch.cat(images).numpy()
+
+
+def cosines(trainer: ContrastiveTrainer, rows: Dataset) -> np.ndarray:
+    """The cosine of each row's caption with its image, (rows,)."""
+    texts, images = encoded(trainer, rows)
+    return (texts * images).sum(1).astype(np.float64)
