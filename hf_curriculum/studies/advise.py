@@ -17,6 +17,7 @@ from datasets import Dataset
 
 from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.filter import Filter
+from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.rng import mix64
@@ -59,6 +60,7 @@ class Advice:
         reason: why, in a sentence.
         column: the score that was asked about.
         judged_by: what scored dealt captions: the score's scorer, or cross-fitted small models, and why.
+        cross_fitted: whether small models have scored crosswise, in place of the score's scorer.
         measured: what `everything` and `filtered` are.
         unit: what is held out, images or texts.
         auc: of the score, for telling dealt captions from the others; its interval over seeds and captions.
@@ -75,6 +77,7 @@ class Advice:
     reason: str
     column: str
     judged_by: str
+    cross_fitted: bool
     measured: str
     unit: str
     auc: Interval
@@ -171,7 +174,8 @@ def advise(
             f"minutes={minutes}, seeds={seeds}, lengths={lengths} were given. Give more than 0 minutes; in place of "
             "them two or more seeds together with one or more lengths."
         )
-    sample = Sample.of(dataset, score_column, features, seed, easy)
+    store = open_regions(features) if isinstance(features, (str, Path)) else features
+    sample = Sample.of(dataset, score_column, store, seed, easy)
     with _for_many_runs():
         deadline = None
         if seeds is None:
@@ -194,6 +198,7 @@ def advise(
         reason,
         sample.column,
         sample.judged_by,
+        sample.scorer is None,
         sample.small.measured,
         sample.small.unit,
         area,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +15,6 @@ from hf_curriculum.curricula.filter import Filter
 from hf_curriculum.data.captions import drop_empty_captions, group_codes, hold_out
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.regions.base import Regions
-from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.names import SCORERS, SMALL_MODELS
 from hf_curriculum.planning.ranking import rank_scores
 from hf_curriculum.provenance import ScoreProvenance, numeric_column, read_column, read_provenance
@@ -95,7 +93,7 @@ class Sample:
         cls,
         dataset: Dataset,
         column: str | None,
-        features: Mapping[str, Any] | str | Path | None,
+        features: Mapping[str, Any] | None,
         seed: int,
         easy: Literal["low", "high"] | None,
     ) -> Sample:
@@ -219,7 +217,7 @@ def rebuilt(made: ScoreProvenance | None, column: str, sign: int, rows: Dataset)
         return None, crosswise + "no scorer of the registry wrote it"
     first = rows.select(range(min(len(rows), _COMPARED)))
     if made.per_image:
-        first = rows.filter(lambda image: image in set(first[IMAGE_ID]), input_columns=IMAGE_ID)
+        first = rows.select(np.flatnonzero(np.isin(rows[IMAGE_ID], first[IMAGE_ID])))
     try:
         known = inspect.signature(SCORERS[name]).parameters
         given = {key: value for key, value in made.arguments.items() if key in known}
@@ -241,7 +239,7 @@ def _scores(scorer: Scorer, made: ScoreProvenance, rows: Dataset) -> np.ndarray:
     return numeric_column(add_scores(bare, scorer, per_image=made.per_image), name).astype(np.float64)
 
 
-def image_vectors(rows: Dataset, features: Mapping[str, Any] | str | Path | None) -> dict[str, np.ndarray]:
+def image_vectors(rows: Dataset, features: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
     """`image_id` → the mean of the image's stored features, or what the shipped CLIP makes of it: float32 (1, width).
 
     Raises:
@@ -253,7 +251,7 @@ def image_vectors(rows: Dataset, features: Mapping[str, Any] | str | Path | None
         store = dict(zip(first[IMAGE_ID], first.select_columns("vector")["vector"], strict=True))
         missing, where = [image for image in ids if store[image] is None], "images that can be read"
     else:
-        store = open_regions(features) if isinstance(features, (str, Path)) else features
+        store = features
         missing, where = [image for image in ids if image not in store], "features in the store"
     if missing:
         raise ValueError(
