@@ -98,15 +98,15 @@ class Sample:
         easy: Literal["low", "high"] | None,
     ) -> Sample:
         """A sample of the images, split in two; an error where nothing could be told of them."""
+        sees = features is not None or IMAGE in dataset.column_names
         require_columns(
             dataset.column_names,
-            [CAPTION],
-            reader="Captions are dealt and trained on.",
-            remedy="Rename the column of texts: `dataset.rename_column(name, 'caption')`.",
+            [CAPTION, *([IMAGE_ID] if sees else [])],
+            reader="Captions are dealt to other images and trained on.",
+            remedy="Rename the columns (`dataset.rename_column`), or load with `load_captioned`, which gives both.",
         )
         column, made, sign = _score_of(dataset, column, easy)
         dataset = drop_empty_captions(dataset)
-        sees = features is not None or IMAGE in dataset.column_names
         if not sees and IMAGE_ID not in dataset.column_names:
             dataset = dataset.add_column(IMAGE_ID, [str(row) for row in range(len(dataset))])
         good = sign * numeric_column(dataset, column).astype(np.float64)
@@ -153,7 +153,7 @@ class Sample:
             )
         else:
             own = np.concatenate([half[SCORE] for half in halves])
-            anew = wrong = np.where(right, own, self.scored(concatenate_datasets(list(dealt)), ~right))
+            anew = wrong = self.scored(concatenate_datasets(list(dealt)), own, right)
         shares = (
             share(concatenate_datasets(halves), own, anew[~right]),
             share(concatenate_datasets(list(dealt)), wrong, wrong[~right]),
@@ -170,10 +170,10 @@ class Sample:
             rows = [(right, halves[at]), (right, dealt[at]), (wrong, dealt[at])]
             yield [self.small.score(trainer, _plain(part)) for trainer, part in rows]
 
-    def scored(self, rows: Dataset, wanted: np.ndarray) -> np.ndarray:
-        """Scores of some rows by the column's scorer, (rows,), NaN for the others."""
-        chosen = np.arange(len(rows)) if self.made.per_image else np.flatnonzero(wanted)
-        found = np.full(len(rows), np.nan)
+    def scored(self, rows: Dataset, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Scores of rows by the column's scorer, (rows,): of dealt ones anew, and of their images' where it shares."""
+        chosen = np.arange(len(rows)) if self.made.per_image else np.flatnonzero(~right)
+        found = own.copy()
         found[chosen] = self.sign * _scores(self.scorer, self.made, rows.select(chosen))
         return found
 
