@@ -59,11 +59,11 @@ class Advice:
         verdict: what to expect of a filter.
         reason: why, in a sentence.
         column: the score that was asked about.
-        judged_by: what scored dealt captions: the score's scorer, or cross-fitted small models, and why.
+        judged_by: what scored dealt captions: the column's scorer, or cross-fitted small models, and why.
         cross_fitted: whether small models have scored crosswise, in place of the score's scorer.
         measured: what `everything` and `filtered` are.
         unit: what is held out, images or texts.
-        auc: of the score, for telling dealt captions from the others; its interval over seeds and captions.
+        auc: of the score, for telling dealt captions from the others; its interval over the first seed's captions.
         own: the gain on the data as they are.
         dealt: the gain with 30 % more of the captions wrong, the control.
         units: those that were trained on, and held out.
@@ -108,8 +108,9 @@ class Advice:
         return (
             f"{self.rows:,} captions of {self.units[0]:,} {self.unit} to train on, {self.units[1]:,} held out; "
             f"{self.seeds} seeds, {self.lengths[0]} to {self.lengths[-1]} steps, {self.seconds / 60:.1f} minutes\n"
-            f"`{self.column}`, {self.judged_by}: AUC {found.value:.2f} [{found.lower:.2f}, {found.upper:.2f}] for "
-            f"telling dealt captions (0.5 is chance)\n\n{table(head, rows, for_terminals=True)}\n"
+            f"score: {self.judged_by}\n"
+            f"AUC {found.value:.2f} [{found.lower:.2f}, {found.upper:.2f}] for telling dealt captions from the others "
+            f"(0.5 is chance)\n\n{table(head, rows, for_terminals=True)}"
             f"({self.measured}; held-out captions are as they came)\n\n{self.verdict}: {self.reason}"
         )
 

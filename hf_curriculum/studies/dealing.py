@@ -211,7 +211,7 @@ def share_to_keep(good: np.ndarray, dealt: np.ndarray) -> float:
 
 def rebuilt(made: ScoreProvenance | None, column: str, sign: int, rows: Dataset) -> tuple[Scorer | None, str]:
     """The scorer that wrote a column, where it scores some of the rows as the column does, and which scorer judges."""
-    crosswise = "judged by cross-fitted small models, as the column cannot be scored anew: "
+    crosswise = f"cross-fitted small models, in place of `{column}`, which cannot be scored anew: "
     name = None if made is None or made.source != "scorer" else SCORERS.name_of(made.scorer)
     if name is None:
         return None, crosswise + "no scorer of the registry wrote it"
@@ -229,7 +229,7 @@ def rebuilt(made: ScoreProvenance | None, column: str, sign: int, rows: Dataset)
         return None, f"{crosswise}{made.scorer} says: {error}"
     if not np.allclose(sign * found, first[SCORE], rtol=1e-3, atol=1e-3):
         return None, f"{crosswise}{made.scorer} scores these rows otherwise"
-    return scorer, f"scored anew by {made.scorer}"
+    return scorer, f"`{column}`, scored anew by {made.scorer}"
 
 
 def _scores(scorer: Scorer, made: ScoreProvenance, rows: Dataset) -> np.ndarray:

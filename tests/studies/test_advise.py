@@ -104,7 +104,7 @@ def test_a_column_is_scored_anew_only_where_its_scorer_gives_what_it_holds():
 
     scorer, says = found(rows)
     assert isinstance(scorer, CaptionLength)
-    assert says == "scored anew by CaptionLength"
+    assert says == "`caption_length`, scored anew by CaptionLength"
     values = np.array(rows["caption_length"][:]) + np.arange(len(rows))
     assert (
         "CaptionLength scores these rows otherwise"
@@ -117,7 +117,7 @@ def test_a_column_is_scored_anew_only_where_its_scorer_gives_what_it_holds():
     bare = rows.add_column("fit", np.arange(float(len(rows))))
     scorer, says = found(bare, "fit")
     assert scorer is None
-    assert says.endswith("as the column cannot be scored anew: no scorer of the registry wrote it")
+    assert says.endswith("in place of `fit`, which cannot be scored anew: no scorer of the registry wrote it")
     per_image = add_scores(made()[0], CaptionLength(), per_image="max")
     assert isinstance(found(per_image)[0], CaptionLength)
     rare = add_scores(made()[0], WordRarity().fit(made()[0]))
@@ -182,7 +182,8 @@ def test_an_answer_is_the_same_again_and_can_be_written():
     lines = str(one).splitlines()
     assert len(lines) <= 15
     assert lines[0].startswith("180 captions of 90 images to train on, 30 held out; 2 seeds, 2 to 4 steps")
-    assert "no scorer of the registry wrote it: AUC 0." in lines[1]
+    assert lines[1].endswith("which cannot be scored anew: no scorer of the registry wrote it")
+    assert lines[2].startswith("AUC 0.")
     assert lines[-1] == f"{one.verdict}: {one.reason}"
 
 
