@@ -66,9 +66,10 @@ def _suggest(found: Advice, dataset: Path, split: str, minutes: float) -> None:
     if found.verdict == "nothing can be told":
         suggest("advise", dataset, "--score-column", found.column, "--minutes", f"{3 * minutes:g}", *in_split(split))
     elif found.verdict == "nothing to win":
-        suggest("train", dataset, "run", "--curriculum", "{type: iid, epochs: 10}", *in_split(split))
+        suggest("train", dataset, "run", "--curriculum", "iid", "--epochs", "10", *in_split(split))
     elif found.cross_fitted:
         suggest("recipe", "reference_model", "--help")  # cross-fitted scores of all of the data
     else:
         rule = f"{{type: filter, keep: {found.own.keep:.2f}}}"
-        suggest("train", dataset, "run", "--curriculum", rule, "--score-column", found.column, *in_split(split))
+        options = ("--epochs", "10", "--score-column", found.column)
+        suggest("train", dataset, "run", "--curriculum", rule, *options, *in_split(split))

@@ -60,9 +60,9 @@ def test_it_prints_json(folder, replaced):
 
 
 @pytest.mark.parametrize(("changed", "next_"), [
-    ({}, "train {} run --curriculum '{{type: filter, keep: 0.62}}' --score-column caption_length"),
+    ({}, "train {} run --curriculum '{{type: filter, keep: 0.62}}' --epochs 10 --score-column caption_length"),
     ({"cross_fitted": True}, "recipe reference_model --help"),
-    ({"verdict": "nothing to win"}, "train {} run --curriculum '{{type: iid, epochs: 10}}'"),
+    ({"verdict": "nothing to win"}, "train {} run --curriculum iid --epochs 10"),
     ({"verdict": "nothing can be told"}, "advise {} --score-column caption_length --minutes 30"),
 ])  # fmt: skip
 def test_the_next_command_is_named(folder, replaced, changed, next_):
