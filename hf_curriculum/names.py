@@ -215,6 +215,8 @@ MODELS = LazyTable(
 )
 """Model classes by name."""
 
+SMALL_MODELS = LazyTable({"images": "tasks.alignment.small_towers:SmallTowers"})
+"""What `hf-curriculum advise` trains on data with images."""
 
 COMMANDS = {
     "score": "cli.score:score_command",
@@ -224,6 +226,7 @@ COMMANDS = {
     "ontology": "tasks.alignment.cli:ontology_command",
     "inspect": "cli.inspect:inspect_command",
     "bucket": "cli.bucket:bucket_command",
+    "advise": "cli.advise:advise_command",
     "plan": "cli.plan:plan_command",
     "train": "tasks.captioning.train:train_command",
     "recipe": "cli.recipe:recipe_command",
@@ -235,7 +238,6 @@ COMMANDS = {
 }
 """The commands of `hf-curriculum`, in the order of its help, and the function behind each."""
 
-
 AUTO_CLASSES = {
     "transformers.models.auto.configuration_auto": (
         *("models.git.config", "models.flamingo.config"),
@@ -245,7 +247,6 @@ AUTO_CLASSES = {
 }
 """Module of an Auto class → our modules that register what it makes."""
 
-
 SUITES = LazyTable(
     {
         "babylm": "tasks.babylm.cli:evaluate_benchmarks",
@@ -254,7 +255,6 @@ SUITES = LazyTable(
     }
 )
 """What `hf-curriculum evaluate --suite NAME` calls."""
-
 
 CARD_SECTIONS = LazyTable({"guidance": "tasks.long_tail.generation.filter:spectrum_section"})
 """Column of a data set → the function that writes a section of its card: `DataCard` → Markdown."""

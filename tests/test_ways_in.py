@@ -45,6 +45,7 @@ from hf_curriculum.scorers.visual.onnx import OnnxDetector
 from hf_curriculum.scoring.per_image import add_embeddings
 from hf_curriculum.scoring.shards import shard_status
 from hf_curriculum.streaming.index import BucketIndex, verify_bucketed
+from hf_curriculum.studies.advise import advise
 from hf_curriculum.studies.recipe import read_preset
 from hf_curriculum.tasks.alignment import AlignerModel, Ontology
 from hf_curriculum.tasks.alignment.retrieval.suite import read_ranks
@@ -150,6 +151,7 @@ READS = {
     "push_scores": lambda path: hf.push_scores("me/x", path, on="key", dry_run=True),
     "add_proposals": lambda path: add_proposals(ROWS, path),
     "StoredProposals": lambda path: StoredProposals(path).source,
+    "advise": lambda path: advise(ROWS, "caption_length", features=path),
     "open_regions": open_regions,
     "RegionStore": RegionStore,
     "RegionStore.verify": lambda path: RegionStore(path).verify(),
@@ -254,6 +256,7 @@ COMMANDS = {
     "propose": "propose {path} {out} --file {path}",
     "ontology": "ontology {path} --objects {path} --output {out}",
     "inspect": "inspect {path} --html {out}",
+    "advise": "advise {path} --features {path}",
     "plan": "plan {path} '{{type: iid, epochs: 1}}'",
     "plan, its curriculum": "plan {path} {path}",
     "train": "train {path} {out} --config {path}",

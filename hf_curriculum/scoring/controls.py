@@ -1,4 +1,4 @@
-"""Control scores: the same numbers, permuted at random."""
+"""Controls: scores permuted at random, and captions dealt to other images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.columns import IMAGE_ID, require_columns
+from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.names import SCORERS
@@ -97,6 +97,61 @@ def shuffle_scores(
     values[scored] = _permuted(scores[scored], groups, strata, mix64(seed, int(digest(column), 16)), column, within)
     made = _provenance(column, name, before, easy, {"within": within, "seed": seed, "group_by": group_by})
     return append_columns(dataset, {name: values}, {name: made}, overwrite=overwrite)
+
+
+def deal_rows(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, np.ndarray]:
+    """Deals a share of the captions to rows of other images: a control whose wrong captions are known.
+
+    Captions are permuted among the rows that are drawn, so that each caption is there as often as before.
+
+    Args:
+        dataset: a row per caption, with `image_id`.
+        share: of the rows, from 0 to 1; rounded to whole rows.
+        seed: of the draws.
+
+    Returns:
+        The rows with their captions last and without recorded scores, which were of the captions before; and whether
+        each row has its own caption still.
+
+    Shapes: bool (rows,).
+
+    Raises:
+        ValueError: a column is missing, the share is not between 0 and 1, or more than half of the rows that are drawn
+            are of one image, so that not all of them can get a caption of another.
+
+    Example:
+        >>> data = Dataset.from_dict({"image_id": ["a", "b", "c"], "caption": ["ash", "bay", "cut"]})
+        >>> dealt, right = deal_rows(data, 1.0)
+        >>> sorted(dealt["caption"]), right.tolist()
+        (['ash', 'bay', 'cut'], [False, False, False])
+    """
+    require_columns(
+        dataset.column_names,
+        [IMAGE_ID, CAPTION],
+        reader="Captions are dealt to rows of other images.",
+        remedy="Load with `load_captioned`, which gives both.",
+    )
+    if not 0 <= share <= 1:
+        raise ValueError(f"share={share} was given. The share of captions to deal is from 0 to 1.")
+    draws = np.random.default_rng(seed)
+    images, captions = np.array(dataset[IMAGE_ID]), np.array(dataset[CAPTION], dtype=object)
+    chosen = draws.permutation(len(dataset))[: round(share * len(dataset))]
+    most = np.unique(images[chosen], return_counts=True)[1].max(initial=0)
+    if 2 * most > len(chosen):
+        raise ValueError(
+            f"{most:,} of the {len(chosen):,} rows whose captions are to be dealt are of one image, so not all of "
+            "them can get a caption of another. Give data of more images, or deal a larger share."
+        )
+    given = draws.permutation(chosen)
+    while len(clash := np.flatnonzero(images[given] == images[chosen])):
+        for place in clash:
+            other = draws.integers(len(given))
+            given[[place, other]] = given[[other, place]]
+    captions[chosen] = captions[given]
+    right = np.ones(len(dataset), dtype=bool)
+    right[chosen] = False
+    kept = dataset.remove_columns([CAPTION, *read_provenance(dataset)])
+    return kept.add_column(CAPTION, captions.tolist()), right
 
 
 def _groups(dataset: Dataset, group_by: str | None, scored: np.ndarray) -> np.ndarray:

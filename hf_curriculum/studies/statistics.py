@@ -89,6 +89,94 @@ def bootstrap_interval(
     return Interval(float(statistic(array, axis=0)), float(lower), float(upper), len(array))
 
 
+def crossed_interval(
+    values: np.ndarray, *, confidence: float = 0.95, resamples: int = _RESAMPLES, seed: int = 0
+) -> Interval:
+    """The mean and the percentiles of resamples of seeds and units (images, say) together.
+
+    Args:
+        values: one for each seed and unit, such as differences of an arm from its control.
+        confidence: of the interval.
+        resamples: how many.
+        seed: of the resamples.
+
+    Shapes: `values` (seeds, units).
+
+    Raises:
+        ValueError: no matrix, an empty one, or values that are not finite.
+
+    Example:
+        >>> crossed_interval([[1.0, 3.0], [1.0, 3.0]]).value
+        2.0
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 2 or not array.size:
+        raise ValueError(f"Values of the shape {array.shape} were given. Pass one for each seed and unit: a matrix.")
+    _checked(array.ravel(), confidence)
+    seeds, units = array.shape
+    draws, means = np.random.default_rng(seed), np.empty(resamples)
+    for number in range(resamples):
+        drawn = array[draws.integers(seeds, size=seeds)]
+        means[number] = drawn[:, draws.integers(units, size=units)].mean()
+    tail = round(50 * (1 - confidence), 9)  # 0.95 is a little less
+    lower, upper = np.percentile(means, [tail, 100 - tail])
+    return Interval(float(array.mean()), float(lower), float(upper), array.size)
+
+
+def auc(values: np.ndarray, right: np.ndarray) -> float | None:
+    """The probability that a right row has a greater value than a wrong one, ties half; None without rows of both.
+
+    Args:
+        values: a score of each row, the greater the better.
+        right: whether each row is right.
+
+    Shapes: (rows,) each.
+
+    Raises:
+        ValueError: a value is not a number.
+
+    Example:
+        >>> auc(np.array([0.1, 0.4, 0.2]), np.array([False, True, True]))
+        1.0
+    """
+    from scipy.stats import rankdata
+
+    if lost := int(np.isnan(values).sum()):
+        raise ValueError(f"{lost} of {len(values)} values are NaN, which have no rank. Drop their rows.")
+    if right.all() or not right.any():
+        return None
+    ranks = rankdata(values)
+    return float((ranks[right].mean() - (right.sum() + 1) / 2) / (~right).sum())
+
+
+def auc_interval(
+    values: np.ndarray, right: np.ndarray, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """The AUC of a score and the percentiles of resamples of right rows and of wrong ones, each as many as before.
+
+    Args:
+        values, right: as of `auc`.
+        confidence, resamples, seed: as of `crossed_interval`.
+
+    Shapes: (rows,) each.
+
+    Raises:
+        ValueError: as `auc`, or all rows are right, or all wrong.
+
+    Example:
+        >>> auc_interval(np.arange(4.0), np.array([False, False, True, True])).lower
+        1.0
+    """
+    found = auc(values, right)
+    if found is None:
+        raise ValueError(f"All {len(right)} rows are {'right' if len(right) and right[0] else 'wrong'}: no AUC.")
+    kinds, draws = [np.flatnonzero(right), np.flatnonzero(~right)], np.random.default_rng(seed)
+    drawn = (np.concatenate([draws.choice(rows, len(rows)) for rows in kinds]) for _ in range(resamples))
+    tail = round(50 * (1 - confidence), 9)
+    lower, upper = np.percentile([auc(values[rows], right[rows]) for rows in drawn], [tail, 100 - tail])
+    return Interval(found, float(lower), float(upper), len(values))
+
+
 def paired_test(
     values: Sequence[float],
     control: Sequence[float],

@@ -35,8 +35,8 @@ sys.path.insert(0, str(RECIPES))
 from photographs import CAPTIONS, PLAN, for_many_runs  # noqa: E402
 from photos.captions import Captions, losses  # noqa: E402
 from photos.plan import Plan, read_plan  # noqa: E402
-from photos.retrieval import Retrieval, encoded  # noqa: E402
-from photos.scores import auc, by_names, in_halves, named  # noqa: E402
+from photos.retrieval import Retrieval  # noqa: E402
+from photos.scores import by_names, in_halves, named  # noqa: E402
 from reference.scores import mismatch_auc  # noqa: E402
 from scipy.stats import rankdata  # noqa: E402
 
@@ -46,6 +46,8 @@ from hf_curriculum.markdown import table  # noqa: E402
 from hf_curriculum.scorers.alignment.neg_clip_loss import NegCLIPLoss  # noqa: E402
 from hf_curriculum.scorers.alignment.norm_sim import NormSim  # noqa: E402
 from hf_curriculum.scoring.per_image import add_embeddings  # noqa: E402
+from hf_curriculum.studies.statistics import auc  # noqa: E402
+from hf_curriculum.tasks.alignment.text_tower import encoded  # noqa: E402
 
 TOWER_RATES = {0.2: 5.0e-3, 0.4: 1.0e-3, 0.6: 5.0e-3}
 """Share of wrong captions → learning rate of the text towers, as `photographs.py --study` found it."""

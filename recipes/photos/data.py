@@ -68,22 +68,6 @@ def read_photographs(validation: int, test: int, seed: int) -> Photographs:
     )
 
 
-def deal(rows: Dataset, share: float, seed: int) -> tuple[Dataset, np.ndarray]:
-    """The rows with that share of captions dealt to other images, and which rows are right still, bool (rows,)."""
-    draws = np.random.default_rng(seed)
-    images, captions = np.array(rows[IMAGE_ID]), np.array(rows[CAPTION], dtype=object)
-    chosen = draws.permutation(len(rows))[: round(share * len(rows))]
-    given = draws.permutation(chosen)
-    while len(clash := np.flatnonzero(images[given] == images[chosen])):
-        for place in clash:
-            other = draws.integers(len(given))
-            given[[place, other]] = given[[other, place]]
-    captions[chosen] = captions[given]
-    right = np.ones(len(rows), dtype=bool)
-    right[chosen] = False
-    return Dataset.from_dict({IMAGE_ID: images.tolist(), CAPTION: captions.tolist()}), right
-
-
 def named(photographs: Photographs, captions: list[str]) -> list[np.ndarray]:
     """For each caption the vectors of the names that it mentions, (mentions, width) each."""
     finder, place = ObjectMentions(photographs.names), {name: at for at, name in enumerate(photographs.names)}

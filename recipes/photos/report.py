@@ -12,6 +12,7 @@ import numpy as np
 from photos.plan import CONTROL, Plan
 
 from hf_curriculum.markdown import table
+from hf_curriculum.studies.statistics import crossed_interval
 from hf_curriculum.studies.study import StudyRun
 
 MEASURES = {"image": "text → image", "text": "image → text", "picture": "right picture of two", "cider": "CIDEr"}
@@ -76,15 +77,8 @@ def gain(plan: Plan, runs: Sequence[StudyRun], control: Sequence[StudyRun], way:
     if [run.seed for run in runs] != [run.seed for run in control]:
         raise ValueError("Arm and control have other seeds, so nothing is paired.")
     own, other = (np.array([run.result[f"test_{way}"] for run in those]) for those in (runs, control))
-    differences = own - other  # (seeds, photographs)
-    seeds, photographs = differences.shape
-    draws = np.random.default_rng(0)
-    means = np.empty(plan.resamples)
-    for number in range(plan.resamples):
-        drawn = differences[draws.integers(seeds, size=seeds)]
-        means[number] = drawn[:, draws.integers(photographs, size=photographs)].mean()
-    lower, upper = np.percentile(means, [2.5, 97.5])
-    return {"mean": float(differences.mean()), "lower": float(lower), "upper": float(upper)}
+    found = crossed_interval(own - other, resamples=plan.resamples)
+    return {"mean": found.value, "lower": found.lower, "upper": found.upper}
 
 
 def _test_means(run: StudyRun) -> dict[str, float]:

@@ -7,38 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
-from photos.model import TextTower
 from photos.plan import Plan
 from photos.runs import Share, run_share
 from photos.scores import all_scores, kept
-from torch.nn.utils.rnn import pad_sequence
 
 from hf_curriculum import CurriculumTrainingArguments, train_wordpiece
 from hf_curriculum.data.image_inputs import FeatureInputs
-from hf_curriculum.tasks.alignment import ContrastiveCollator, ContrastiveTrainer
+from hf_curriculum.tasks.alignment import ContrastiveTrainer
 from hf_curriculum.tasks.alignment.retrieval.ranks import RECALLS, ScoreMatrix
-from hf_curriculum.training.prediction import evaluation_model
-
-_AT_ONCE = 250  # captions that are encoded together
-
-
-class RememberedTokens(ContrastiveCollator):
-    """Encodes each caption once: thousands of runs read the same few thousand captions."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._known: dict[str, torch.Tensor] = {}
-
-    def _tokens(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        captions = [item["caption"] for item in prepared]
-        for caption, item in zip(captions, prepared, strict=True):
-            if caption not in self._known:
-                self._known[caption] = super()._tokens([item])["input_ids"][0]
-        padding = self.tokenizer.pad_token_id
-        ids = pad_sequence([self._known[caption] for caption in captions], batch_first=True, padding_value=padding)
-        return {"input_ids": ids, "attention_mask": (ids != padding).long()}
+from hf_curriculum.tasks.alignment.text_tower import AT_ONCE, RememberedTokens, TextTower, cosines
 
 
 class Retrieval(Share):
@@ -53,7 +31,7 @@ class Retrieval(Share):
     def make_trainer(self, rows: Dataset, args: CurriculumTrainingArguments) -> ContrastiveTrainer:
         width = next(iter(self.photographs.vectors.values())).shape[1]
         model = TextTower(len(self.collator.tokenizer), width, **self.plan.tower)
-        args.per_device_eval_batch_size = _AT_ONCE
+        args.per_device_eval_batch_size = AT_ONCE
         return ContrastiveTrainer(model, args, data_collator=self.collator, train_dataset=rows)
 
     def measure(self, trainer: ContrastiveTrainer, rows: Dataset) -> dict[str, np.ndarray]:
@@ -72,24 +50,6 @@ class Retrieval(Share):
 
         file = self.folder / "scores" / f"{seed}.npz"
         return kept(file, lambda: all_scores(self.photographs, rows, right, seed, train))
-
-
-@torch.no_grad()
-def encoded(trainer: ContrastiveTrainer, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """The unit vectors of each row's caption and image, float32 (rows, width) each."""
-    texts, images, collator = [], [], trainer.data_collator
-    with evaluation_model(trainer):
-        for start in range(0, len(rows), _AT_ONCE):
-            batch = collator([rows[row] for row in range(start, min(start + _AT_ONCE, len(rows)))])
-            texts.append(trainer.encoders.encode_text(batch))
-            images.append(trainer.encoders.encode_images(batch))
-    return torch.cat(texts).numpy(), torch.cat(images).numpy()
-
-
-def cosines(trainer: ContrastiveTrainer, rows: Dataset) -> np.ndarray:
-    """The cosine of each row's caption with its image, (rows,)."""
-    texts, images = encoded(trainer, rows)
-    return (texts * images).sum(1).astype(np.float64)
 
 
 def run_retrieval(plan: Plan, wrong: float, folder: Path) -> dict[str, Any]:

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from photos.data import Photographs, deal, read_photographs
+from photos.data import Photographs, read_photographs
 from photos.plan import CONTROL, Plan
 from photos.report import best_rate, share_facts
-from photos.scores import auc, with_score
+from photos.scores import with_score
 from transformers import PrinterCallback, Trainer, set_seed
 
 from hf_curriculum import IID, CurriculumTrainingArguments, Study, curriculum_from
 from hf_curriculum.planning.plan import Plan as DrawPlan
+from hf_curriculum.scoring.controls import deal_rows
 from hf_curriculum.studies.recipe import disable_progress_bars
+from hf_curriculum.studies.statistics import auc
 from hf_curriculum.studies.study import StudyRun
 
 
@@ -109,7 +111,7 @@ class Share:
     def dealt(self, seed: int) -> tuple[Dataset, np.ndarray]:
         """A seed's captions, and which of them are right."""
         if self._rows is None or self._rows[0] != seed:
-            self._rows = (seed, *deal(self.photographs.train, self.wrong, seed))
+            self._rows = (seed, *deal_rows(self.photographs.train, self.wrong, seed))
         return self._rows[1:]
 
     def trainer(self, rows: Dataset, curriculum: Any, score: str | None, settings: dict[str, Any]) -> Trainer:

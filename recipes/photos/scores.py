@@ -54,14 +54,6 @@ def with_score(rows: Dataset, name: str, values: np.ndarray) -> Dataset:
     return append_columns(rows, {name: values}, made, read={name: (CAPTION, IMAGE_ID)})
 
 
-def auc(values: np.ndarray, right: np.ndarray) -> float | None:
-    """The probability that a right caption has a greater score than a wrong one; None where all are right."""
-    if right.all():
-        return None
-    ranks = rankdata(values)
-    return float((ranks[right].mean() - (right.sum() + 1) / 2) / (~right).sum())
-
-
 def kept(file: Path, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """What was made once, from its file."""
     if not file.is_file():

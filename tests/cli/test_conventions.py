@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -79,11 +80,14 @@ def test_every_command_can_print_json():
 @pytest.mark.slow
 def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
     from hf_curriculum.hub import push as module
+    from hf_curriculum.studies import advise
 
     class Pushed:
         repo_url, oid = "https://hub/datasets/me/x", "abc"
 
     monkeypatch.setattr(module, "push_scored", lambda *given, **options: Pushed)
+    said = SimpleNamespace(verdict="nothing to win", to_dict=lambda: {"verdict": "nothing to win"})
+    monkeypatch.setattr(advise, "advise", lambda *given, **options: said)  # it takes more images
     run = tmp_path / "run"
     shown = [{"image_id": at, "category_id": 1, "bbox": [0, 0, 9, 9]} for at in range(10)]
     names = [{"id": at, "file_name": f"{at}.png"} for at in range(10)]
@@ -111,6 +115,7 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         ("score", scored.parent / "crawl", tmp_path / "scores", "--in-place", "--scorer", "caption_length"),
         ("bucket", scored.parent / "crawl", tmp_path / "scores", tmp_path / "buckets", "--num-buckets", "2"),
         ("inspect", scored, "--html", tmp_path / "page"),
+        ("advise", scored),
         ("plan", scored, "phases", "--figure", tmp_path / "plan.svg"),
         ("train", scored, run, "--batch-size", "8", "--image-size", "32", "--validation", "0.2"),
         ("report", run, "--dataset", scored),

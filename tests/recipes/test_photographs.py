@@ -18,13 +18,15 @@ import torch
 from datasets import Dataset
 from photos import report
 from photos.captions import Captioner, run_captions
-from photos.data import deal, named, read_photographs
-from photos.model import TextTower
+from photos.data import named, read_photographs
 from photos.plan import CONTROL, read_plan
 from photos.retrieval import Retrieval, run_retrieval
-from photos.scores import all_scores, auc, by_names, in_halves, kept
+from photos.scores import all_scores, by_names, in_halves, kept
 
 from hf_curriculum import make_scenes
+from hf_curriculum.scoring.controls import deal_rows
+from hf_curriculum.studies.statistics import auc
+from hf_curriculum.tasks.alignment.text_tower import TextTower
 
 THINGS = ("dog", "boat", "horse", "traffic_light")
 WIDTH = 8
@@ -110,16 +112,16 @@ def test_data_that_is_not_there_is_told(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])
 def test_dealt_captions_are_of_other_photographs(photos, share):
-    dealt, right = deal(photos.train, share, 3)
+    dealt, right = deal_rows(photos.train, share, 3)
     assert (~right).sum() == round(share * len(dealt))
     assert sorted(dealt["caption"]) == sorted(photos.train["caption"])
     of = {}
     for row in photos.train:
         of[row["caption"]] = row["image_id"]
     assert [of[row["caption"]] == row["image_id"] for row in dealt] == right.tolist()
-    assert dealt["caption"][:] == deal(photos.train, share, 3)[0]["caption"][:]
+    assert dealt["caption"][:] == deal_rows(photos.train, share, 3)[0]["caption"][:]
     if share:
-        assert dealt["caption"][:] != deal(photos.train, share, 4)[0]["caption"][:]
+        assert dealt["caption"][:] != deal_rows(photos.train, share, 4)[0]["caption"][:]
 
 
 def test_names_are_found_once_with_plurals_and_coco_s_vector(photos):

@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict
 from hf_curriculum import CaptionLength, NounCount, add_scores, read_provenance, shuffle_scores
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance, installed_versions, score_values
 from hf_curriculum.scoring import controls
+from hf_curriculum.scoring.controls import deal_rows
 
 NAN = np.nan
 
@@ -236,3 +237,39 @@ def test_all_that_is_recorded_of_a_score_without_provenance():
     assert read_provenance(made) == {"mine_random": expected}
     again = shuffle_scores(made, "mine", seed=4, name="mine_random", easy="high", overwrite=True)
     assert read_provenance(again)["mine_random"].arguments["seed"] == 4
+
+
+def captioned(images=40, captions=3):
+    rows = [(f"i{at}", f"caption {number} of {at}") for at in range(images) for number in range(captions)]
+    ids, texts = zip(*rows, strict=True)
+    return Dataset.from_dict({"image_id": ids, "caption": texts, "n": range(len(rows))})
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_captions_are_dealt_to_rows_of_other_images(share):
+    before = captioned()
+    dealt, right = deal_rows(before, share, 3)
+    of = dict(zip(before["caption"], before["image_id"], strict=True))
+    assert (~right).sum() == round(share * len(before))
+    assert [of[row["caption"]] == row["image_id"] for row in dealt] == right.tolist()
+    assert sorted(dealt["caption"]) == sorted(before["caption"])
+    assert dealt["n"][:] == before["n"][:]
+    assert dealt["caption"][:] == deal_rows(before, share, 3)[0]["caption"][:]
+    assert share in (0, 1) or right.tolist() != deal_rows(before, share, 4)[1].tolist()
+
+
+def test_dealt_captions_have_no_scores_of_those_before():
+    scored = add_scores(captioned(), CaptionLength())
+    assert deal_rows(scored, 0.5)[0].column_names == ["image_id", "n", "caption"]
+
+
+def test_captions_that_cannot_be_dealt_are_refused():
+    with pytest.raises(ValueError, match=r"share=30 was given. The share of captions to deal is from 0 to 1"):
+        deal_rows(captioned(), 30)
+    with pytest.raises(ValueError, match="`image_id` is not in the data"):
+        deal_rows(captioned().remove_columns("image_id"), 0.5)
+    rows = Dataset.from_dict({"image_id": ["a", "a", "b"], "caption": ["x", "y", "z"]})
+    with pytest.raises(ValueError, match="2 of the 3 rows whose captions are to be dealt are of one image"):
+        deal_rows(rows, 1.0)
+    with pytest.raises(ValueError, match="1 of the 1 rows"):
+        deal_rows(captioned(), 0.01)

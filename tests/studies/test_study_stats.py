@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hf_curriculum.studies.statistics import bootstrap_interval, mean_interval, paired_test, sign_flip_p
+from hf_curriculum.studies.statistics import (
+    auc,
+    auc_interval,
+    bootstrap_interval,
+    crossed_interval,
+    mean_interval,
+    paired_test,
+    sign_flip_p,
+)
 
 
 def incomplete_beta(a, b, x):
@@ -193,3 +201,52 @@ def test_up_to_sixteen_pairs_all_flips_are_made():
 def test_a_confidence_at_an_end_is_none(confidence):
     with pytest.raises(ValueError, match="which is not between 0 and 1"):
         mean_interval([1.0, 2.0], confidence=confidence)
+
+
+def test_a_crossed_interval_is_as_wide_as_both_variances():
+    draws = np.random.default_rng(0)
+    seeds, units = draws.normal(size=(12, 1)), draws.normal(size=(1, 80))
+    found = crossed_interval(seeds + units, resamples=4000)
+    assert found.value == pytest.approx(seeds.mean() + units.mean())
+    assert found.n == 960
+    expected = 1.96 * math.sqrt(seeds.var() / 12 + units.var() / 80)
+    assert (found.upper - found.lower) / 2 == pytest.approx(expected, rel=0.1)
+    narrow = crossed_interval(seeds + units, confidence=0.5, resamples=4000)
+    assert (narrow.upper - narrow.lower) / 2 == pytest.approx(expected * 0.6745 / 1.96, rel=0.1)
+    assert crossed_interval(seeds + units, resamples=50) == crossed_interval(seeds + units, resamples=50)
+    assert crossed_interval(np.full((3, 4), 2.5), resamples=9) == crossed_interval(np.full((3, 4), 2.5), seed=7)
+
+
+def test_values_that_are_no_matrix_are_refused():
+    with pytest.raises(ValueError, match=r"shape \(3,\) were given. Pass one for each seed and unit"):
+        crossed_interval(np.zeros(3))
+    with pytest.raises(ValueError, match="1 of 4 values are not finite"):
+        crossed_interval([[0, 1], [math.nan, 1]])
+    with pytest.raises(ValueError, match="not between 0 and 1"):
+        crossed_interval([[0, 1]], confidence=95)
+
+
+def test_the_interval_of_an_auc_is_about_the_hanley_mcneil_one():
+    draws = np.random.default_rng(1)
+    right = np.arange(600) < 400
+    values = draws.normal(size=600) + right
+    found = auc_interval(values, right)
+    pairs = values[right][:, None] > values[~right]
+    area = pairs.mean()
+    assert (found.value, found.n) == (pytest.approx(area), 600)
+    both, twice = area / (2 - area), 2 * area**2 / (1 + area)  # Hanley & McNeil 1982
+    error = math.sqrt((area * (1 - area) + 399 * (both - area**2) + 199 * (twice - area**2)) / (400 * 200))
+    assert (found.upper - found.lower) / 2 == pytest.approx(1.96 * error, rel=0.15)
+    assert found == auc_interval(values, right)
+    ties = auc_interval(np.ones(600), right)
+    assert (ties.value, ties.lower, ties.upper) == (0.5, 0.5, 0.5)
+
+
+def test_an_auc_needs_rows_of_both_kinds_and_numbers():
+    values = np.array([1.0, 2.0])
+    for right in (np.ones(2, bool), np.zeros(2, bool)):
+        assert auc(values, right) is None
+        with pytest.raises(ValueError, match=r"All 2 rows are (right|wrong): no AUC"):
+            auc_interval(values, right)
+    with pytest.raises(ValueError, match="1 of 2 values are NaN, which have no rank"):
+        auc(np.array([1, np.nan]), np.array([True, False]))
