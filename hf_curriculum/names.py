@@ -218,26 +218,6 @@ MODELS = LazyTable(
 SMALL_MODELS = LazyTable({"images": "tasks.alignment.small_towers:SmallTowers"})
 """What `hf-curriculum advise` trains on data with images."""
 
-COMMANDS = {
-    "score": "cli.score:score_command",
-    "features": "cli.features:features_command",
-    "generate": "tasks.long_tail.cli:generate_command",
-    "propose": "tasks.detection.cli:propose_command",
-    "ontology": "tasks.alignment.cli:ontology_command",
-    "inspect": "cli.inspect:inspect_command",
-    "bucket": "cli.bucket:bucket_command",
-    "advise": "cli.advise:advise_command",
-    "plan": "cli.plan:plan_command",
-    "train": "tasks.captioning.train:train_command",
-    "recipe": "cli.recipe:recipe_command",
-    "report": "cli.report:report_command",
-    "caption": "tasks.captioning.cli:caption_command",
-    "detect": "tasks.detection.cli:detect_command",
-    "evaluate": "cli.evaluate:evaluate_command",
-    "push": "cli.push:push_command",
-}
-"""The commands of `hf-curriculum`, in the order of its help, and the function behind each."""
-
 AUTO_CLASSES = {
     "transformers.models.auto.configuration_auto": (
         *("models.git.config", "models.flamingo.config"),
