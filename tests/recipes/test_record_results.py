@@ -8,6 +8,7 @@ import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import hf_curriculum
@@ -206,6 +207,30 @@ def test_what_is_said_of_time_to_quality_is_its_record():
         if shown[own][2] != "–":
             halves = [one[name][2].split(" (")[0] for one in budgets]
             assert shown[own][2].split(" (")[0].split(" / ") == halves, own
+
+
+def test_what_is_said_of_photographs_is_their_record():
+    record = (MADE.RESULTS / "photographs.md").read_text(encoding="utf-8")
+    page = MADE.PAGE.read_text(encoding="utf-8")
+    gains = record.partition("| arm |")[2].partition("\n\n")[0]
+    assert gains.count("\n") > 15
+    assert f"| arm |{gains}\n" in page
+    assert "that choosing wins on photographs holds." in record
+    assert "**By the rule of the plan choosing wins on photographs**" in page
+    runs = [json.loads(line) for line in (MADE.RESULTS / "photographs_runs.jsonl").read_text().splitlines()]
+    assert f"all {len(runs):,} runs" in page
+    for wrong, column in ((0.6, 0), (0.4, 1), (0.2, 2)):
+        steps = int(
+            rows_of(record.partition(f"\n{wrong:.0%} of the captions wrong")[2].partition("\n\n\n")[0])["both"][1]
+        )
+        found = {
+            arm: np.mean(
+                [run["image"] for run in runs if (run["wrong"], run["arm"], run["steps"]) == (wrong, arm, at)]
+            )
+            for arm, at in (("both", steps), ("control", 800 if wrong == 0.4 else 200))
+        }
+        gain = rows_of("| arm |" + gains)["both"][column].split(" [")[0]
+        assert f"{100 * (found['both'] - found['control']):+.1f}" == gain
 
 
 def test_every_record_is_listed_with_its_commit_and_no_other():
