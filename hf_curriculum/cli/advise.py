@@ -63,12 +63,17 @@ def advise_command(
 
 def _suggest(found: Advice, dataset: Path, split: str, minutes: float) -> None:
     """The next command by the answer."""
-    if found.verdict == "nothing can be told":
+    from hf_curriculum.studies.advise import MIN_AUC
+
+    better = ("recipe", "reference_model", "--help")  # makes cross-fitted scores of all of the data
+    if found.verdict != "filter" and found.auc.value < MIN_AUC:
+        suggest(*better)
+    elif found.verdict == "nothing can be told":
         suggest("advise", dataset, "--score-column", found.column, "--minutes", f"{3 * minutes:g}", *in_split(split))
     elif found.verdict == "nothing to win":
         suggest("train", dataset, "run", "--curriculum", "iid", "--epochs", "10", *in_split(split))
     elif found.cross_fitted:
-        suggest("recipe", "reference_model", "--help")  # cross-fitted scores of all of the data
+        suggest(*better)
     else:
         rule = f"{{type: filter, keep: {found.own.keep:.2f}}}"
         options = ("--epochs", "10", "--score-column", found.column)

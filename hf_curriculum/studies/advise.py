@@ -141,8 +141,8 @@ def advise(
     captions that score no better than the dealt captions' quartile, divided by a quarter: no more captions than that
     can be wrong as the dealt ones are. At least a quarter is kept.
 
-    The verdict is "filter" where the interval of the gain is above 0; "nothing to win" where its upper end is below
-    the gain with captions dealt, whose interval is above 0; else "nothing can be told".
+    The verdict is "filter" where the interval of the gain is above 0; "nothing to win" where it is below 0, or where
+    its upper end is below the gain with captions dealt, whose interval is above 0; else "nothing can be told".
 
     Args:
         dataset: captions with `image_id` and scores; images too, or `features`. Without either, a small language
@@ -232,6 +232,8 @@ def judge(area: Interval, own: Interval, dealt: Interval) -> tuple[Verdict, str]
             "nothing to win",
             f"the filter wins where {DEALT:.0%} more are wrong; on the data as they are it wins less, if anything.",
         )
+    if own.upper < 0:
+        return "nothing to win", "in these runs the filter loses: what it drops taught the small model more."
     if area.value < MIN_AUC:
         why = f"the score hardly tells wrong captions (AUC below {MIN_AUC:g})."
     elif dealt.lower <= 0:

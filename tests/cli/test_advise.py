@@ -64,6 +64,8 @@ def test_it_prints_json(folder, replaced):
     ({"cross_fitted": True}, "recipe reference_model --help"),
     ({"verdict": "nothing to win"}, "train {} run --curriculum iid --epochs 10"),
     ({"verdict": "nothing can be told"}, "advise {} --score-column caption_length --minutes 30"),
+    *(({"verdict": told, "auc": Interval(0.52, 0.5, 0.55, 9)}, "recipe reference_model --help")
+      for told in ("nothing can be told", "nothing to win")),
 ])  # fmt: skip
 def test_the_next_command_is_named(folder, replaced, changed, next_):
     replaced("studies.advise", "advise", replace(ADVICE, **changed))

@@ -57,6 +57,7 @@ def interval(lower, value, upper):
     (0.9, (0.01, 0.02, 0.03), (0.03, 0.05, 0.07), "filter", "learnt more from what the score keeps"),
     (0.9, (-0.01, 0.0, 0.01), (0.03, 0.05, 0.07), "nothing to win", "wins less, if anything"),
     (0.9, (-0.04, -0.03, -0.02), (0.03, 0.05, 0.07), "nothing to win", "wins less"),
+    (0.5, (-0.03, -0.02, -0.01), (-0.07, -0.05, -0.03), "nothing to win", "in these runs the filter loses"),
     (0.9, (-0.01, 0.02, 0.05), (0.03, 0.05, 0.07), "nothing can be told", "may be nothing, or as large"),
     (0.9, (-0.01, 0.0, 0.01), (-0.01, 0.05, 0.07), "nothing can be told", "see no gain even where 30% more"),
     (0.5, (-0.01, 0.0, 0.01), (-0.01, 0.05, 0.07), "nothing can be told", "hardly tells wrong captions"),
