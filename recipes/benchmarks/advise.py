@@ -92,7 +92,6 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--folder", default="outputs/advise")
-    parser.add_argument("--finished", action="store_true", help="ask nothing anew: a record of what the folder has")
     args = parser.parse_args()
     torch.set_num_threads(1)
     disable_progress_bars()
@@ -102,8 +101,6 @@ def main() -> None:
         for wrong, answers in CASES[part].items():
             for seed in args.seeds:
                 file = Path(args.folder) / f"{part}-{wrong:g}-{seed}.json"
-                if args.finished and not file.is_file():
-                    continue
                 found = kept(file, part, wrong, seed)
                 own, dealt = found["own"], found["dealt"]
                 cells = [part, f"{wrong:.0%}", str(seed), f"{found['auc']['value']:.3f}", f"{own['keep']:.0%}"]

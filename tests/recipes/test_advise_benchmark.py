@@ -43,11 +43,6 @@ def test_the_record_counts_right_answers_and_asks_once(made, tmp_path, monkeypat
     assert capsys.readouterr().out == record
     assert asked == [(0.5, 0), (0.5, 1), (0.5, 2), (0.0, 0), (0.0, 1), (0.0, 2)]
     assert "5 of 6 are right." in record
-    (tmp_path / "scenes-0-1.json").unlink()
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--finished"])
-    made.main()
-    assert "4 of 5 are right." in capsys.readouterr().out
-    assert len(asked) == 6
     gain = r"31.0 → 35.0, +4.0 \[+2.0, +6.0\]"
     cells = f"| 0.800 | 62% | {gain} | {gain} | nothing to win |"
     assert f"| scenes | 50% | 0 {cells} no |" in record
