@@ -78,7 +78,7 @@ def test_there_is_a_guide_for_every_task():
         "read_the_report", "synthetic_to_real",
         "reproduce_the_papers", "sampler", "scale", "score_my_data", "speed",
         "train_with_a_curriculum", "vision_language",
-        "write_your_own",
+        "when_it_helps", "write_your_own",
     }  # fmt: skip
 
 

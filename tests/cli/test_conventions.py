@@ -86,7 +86,8 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         repo_url, oid = "https://hub/datasets/me/x", "abc"
 
     monkeypatch.setattr(module, "push_scored", lambda *given, **options: Pushed)
-    said = SimpleNamespace(verdict="nothing to win", to_dict=lambda: {"verdict": "nothing to win"})
+    auc = SimpleNamespace(value=0.9)
+    said = SimpleNamespace(verdict="nothing to win", auc=auc, to_dict=lambda: {"verdict": "nothing to win"})
     monkeypatch.setattr(advise, "advise", lambda *given, **options: said)  # it takes more images
     run = tmp_path / "run"
     shown = [{"image_id": at, "category_id": 1, "bbox": [0, 0, 9, 9]} for at in range(10)]
