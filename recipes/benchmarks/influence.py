@@ -31,6 +31,7 @@ from hf_curriculum.markdown import table
 from hf_curriculum.models.captioner import new_captioner
 from hf_curriculum.scorers.influence import Influence
 from hf_curriculum.scorers.text.language_model import reduced_losses
+from hf_curriculum.studies.statistics import auc
 
 EPOCHS, BATCH = 8, 16
 SIZES = {"hidden_size": 32, "vision_layers": 1, "text_layers": 1, "num_attention_heads": 2}
@@ -122,14 +123,9 @@ def spearman(one: np.ndarray, other: np.ndarray, without: np.ndarray | None = No
     return float(np.corrcoef(rest.T)[0, 1])
 
 
-def auc(scores: np.ndarray, wrong: np.ndarray) -> float:
-    """The chance that a right caption has the higher score."""
-    return float((rankdata(scores)[~wrong].mean() - ((~wrong).sum() + 1) / 2) / wrong.sum())
-
-
 def measured(case: Case, reduction: Reduction, rate: float) -> dict[str, float]:
     """The lines of a seed's table."""
-    truth, wrong = left_out(case, reduction, rate), np.array(case.rows["mismatched"][:])
+    truth, right = left_out(case, reduction, rate), ~np.array(case.rows["mismatched"][:])
     length = case.inputs["attention_mask"].sum(1).double().numpy()
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder, f"checkpoint-{epoch}") for epoch in range(1, EPOCHS + 1)]
@@ -149,9 +145,9 @@ def measured(case: Case, reduction: Reduction, rate: float) -> dict[str, float]:
         "tokens of the caption alone": spearman(length, truth),
         "influence, all checkpoints, tokens taken out of both": spearman(scores["all"], truth, length),
         "− loss at the last checkpoint": spearman(-loss, truth),
-        "AUC, wrong captions by influence": auc(scores["all"], wrong),
-        "AUC, by training without the row": auc(truth, wrong),
-        "AUC, by − loss at the last checkpoint": auc(-loss, wrong),
+        "AUC, wrong captions by influence": auc(scores["all"], right),
+        "AUC, by training without the row": auc(truth, right),
+        "AUC, by − loss at the last checkpoint": auc(-loss, right),
     }
 
 
