@@ -269,7 +269,8 @@ def _checkpoints_in(checkpoints: str | Path | Sequence[str | Path]) -> list[str]
     if wrong or not found:
         raise FileNotFoundError(
             f"`checkpoints` has no saved model in {wrong[:1] or found}, and gradients are taken at a run's "
-            "checkpoints. Give the run's folder with its `checkpoint-…` (`save_steps`), or folders of models."
+            "checkpoints. Give the run's folder with its `checkpoint-…` (`save_steps`), or folders of models; `hf "
+            "download` fetches one from the Hub."
         )
     return found
 

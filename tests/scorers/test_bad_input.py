@@ -212,7 +212,7 @@ def test_a_missing_column_is_named_before_anything_is_scored(name):
             add_scores(ANY.data().remove_columns(column), scorer)
 
 
-@pytest.mark.parametrize("name", [name for name in ANY.MODELS if name != "influence"])  # it reads checkpoints
+@pytest.mark.parametrize("name", ANY.MODELS)
 def test_a_model_that_is_not_there(name, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "empty").mkdir()
