@@ -5,6 +5,7 @@
     python recipes/benchmarks/time_to_quality.py --mismatched 0.5 --seeds 3 --curricula oracle filter --budgets 0.5
     python recipes/benchmarks/time_to_quality.py --start scratch             # from random weights, with other arms
     python recipes/benchmarks/time_to_quality.py --clip FOLDER               # another CLIP than the shipped one scores
+    python recipes/benchmarks/time_to_quality.py --write_captions FILE       # for `scenes_clip.py --leave_out FILE`
 
 A small GIT learns to caption the embedded scenes; a share of its training captions belongs to other images. With
 `--start text` it begins as its users' models do: the tower is the shipped CLIP's, frozen, its features stored once,
@@ -63,9 +64,10 @@ import numpy as np
 import torch
 from time_to_quality_arms import CONTROL, RULES, TEXT_ARMS, arms, decayed_arms, rate_arms
 from time_to_quality_measures import last_evaluations, mismatched_chosen
-from time_to_quality_runs import FLAGS, GENERATED, STARTS, Setting, run, score
+from time_to_quality_runs import FLAGS, GENERATED, STARTS, Setting, run, scenes, score
 
 from hf_curriculum import Study, summarise
+from hf_curriculum.columns import CAPTION
 from hf_curriculum.reporting.chosen import read_draws
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
@@ -425,6 +427,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--curricula", nargs="+", help=f"some of {[*TEXT_ARMS, 'random order', 'hard first', *RULES]}")
     parser.add_argument("--decayed", nargs="+", help="those of them that are trained with decay too; all by default")
     parser.add_argument("--clip", help="the CLIP that scores, a folder, in place of the shipped one")
+    parser.add_argument("--write_captions", type=Path, help="write every caption that is used to this file, and stop")
     parser.add_argument("--limit", type=int, help="most runs to make now")
     parser.add_argument("--num_steps", type=int, help="optimizer steps of a run")
     parser.add_argument("--num_pairs", type=int, help="pairs of pictures and captions")
@@ -443,6 +446,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.num_steps is not None:
         every = min(base.evaluate_every, max(1, options.num_steps // 2))
         base = dataclasses.replace(base, num_steps=options.num_steps, evaluate_every=every)
+    if options.write_captions is not None:
+        parts = filter(None, vars(scenes(*dataclasses.replace(base, mismatched=0.0).data)).values())
+        captions = sorted({caption for part in parts for caption in part[CAPTION]})
+        options.write_captions.write_text("\n".join(captions) + "\n", encoding="utf-8")
+        print(f"{len(captions):,} captions: {options.write_captions}")
+        return
     stages = Stages(options.output_dir, range(options.seeds), options.limit)
     for mismatched in options.mismatched:
         text = measure(dataclasses.replace(base, mismatched=mismatched), stages, options)

@@ -365,6 +365,18 @@ def test_another_clip_scores_where_one_is_named():
         runs.score(data, "clip_similarity", "no_such_clip")
 
 
+def test_every_caption_is_written_for_a_clip_that_is_to_learn_none_of_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(benchmark.STARTS, "text", dataclasses.replace(NOISY, image_size=32))
+    file = tmp_path / "captions.txt"
+    benchmark.main(["--num_pairs", "60", "--write_captions", str(file)])
+    splits = runs.scenes("text", 60, 0.5, 32)
+    used = {caption for part in (splits.train, splits.validation, splits.trusted) for caption in part["caption"]}
+    clean = set(runs.scenes("text", 60, 0.0, 32).train["caption"])
+    written = file.read_text(encoding="utf-8").splitlines()
+    assert used <= set(written)
+    assert clean <= set(written)  # a caption that was given away in all its places is one too
+
+
 def test_unknown_scores_are_refused():
     with pytest.raises(ValueError, match="The score 'beauty' is none of"):
         runs.score(("text", 100, 0.3, 32), "beauty")
