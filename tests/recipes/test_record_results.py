@@ -53,6 +53,8 @@ def row_of(name, metric, arm):
         ("babylm_git", "noun_recall", ("curriculum", "control"), "noun recall ", ".3f"),
         ("babylm_git", "eval_loss", ("curriculum", "control"), "loss ", ".3f"),
         ("simi_cl_captioning", "cider", ("Simi-CL", "Transformer"), "CIDEr ", ".3f"),
+        ("tonics_alignment", "test_image_r1", ("TOnICS", "Random"), "image R@1 ", ".1f"),
+        ("tonics_alignment", "test_text_r1", ("TOnICS", "Random"), "text R@1 ", ".1f"),
         ("wsod_wsddn", "map_50", ("Curriculum", "Baseline"), "mAP@0.5 by a CLIP's curriculum ", ".1f"),
         ("discl_longtail", "accuracy_few", ("Alg. 3", "CE, as many examples"), "few-shot accuracy ", ".1f"),
         ("discl_longtail", "macro_f1", ("Alg. 3", "CE, as many examples"), "macro F1 ", ".1f"),
