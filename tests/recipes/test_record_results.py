@@ -228,6 +228,30 @@ def test_what_is_said_of_photographs_is_their_record():
         assert wrong == 0.2 or gain in README
 
 
+def test_what_is_said_of_captioners_of_photographs_is_their_record():
+    record = (MADE.RESULTS / "photographs_captions.md").read_text(encoding="utf-8")
+    page = MADE.PAGE.read_text(encoding="utf-8").partition("### Captioners of the same photographs")[2]
+    gains = record.partition("| arm |")[2].partition("\n\n")[0]
+    assert f"| arm |{gains}\n" in page
+    assert "that choosing wins on photographs holds." in record
+    lines = (MADE.RESULTS / "photographs_captions_runs.jsonl").read_text().splitlines()
+    assert f"all {len(lines)} runs" in " ".join(page.split())
+    said = []
+    for wrong in (0.4, 0.6):
+        table = rows_of(record.partition(f"\n{wrong:.0%} of the captions wrong")[2].partition("\n\n\n")[0])
+        means = {}
+        for arm in ("both", "control"):
+            found = [json.loads(line) for line in lines]
+            found = [
+                run for run in found if (run["wrong"], run["arm"], run["steps"]) == (wrong, arm, int(table[arm][1]))
+            ]
+            means[arm] = [100 * np.mean([run[name] for run in found]) for name in ("picture", "cider")]
+            assert [table[arm][at] for at in (3, 5)] == [f"{mean:.1f}" for mean in means[arm]]
+            assert len(found) == 5
+        said.append(f"{means['both'][1]:.1f} in place of {means['control'][1]:.1f}")
+    assert f"CIDEr is {said[0]} and {said[1]} there" in README
+
+
 def test_every_record_is_listed_with_its_commit_and_no_other():
     listed = rows_of((MADE.RESULTS / "README.md").read_text(encoding="utf-8"))
     listed = {name[1:].partition("]")[0]: cells for name, cells in listed.items() if name[0] == "["}
