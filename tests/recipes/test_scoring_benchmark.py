@@ -49,6 +49,15 @@ def test_the_section_of_chats(launch, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_section_of_vectors(launch, tmp_path):
+    launch(DOOR, "--quick", "--sections", "vectors", "--json", tmp_path / "rows.json")
+    (row,) = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
+    assert row["what"].startswith("NegCLIPLoss, 2,000 pairs")
+    assert row["ours"].endswith(" GB")
+    assert row["ratio"] > 0
+
+
+@pytest.mark.slow
 def test_a_section_that_is_not_there_is_named(launch):
     done = launch(DOOR, "--sections", "weather", check=False)
     assert done.returncode == 2
