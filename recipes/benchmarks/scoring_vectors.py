@@ -1,7 +1,7 @@
 """`NegCLIPLoss` on stored vectors beside the bare matrix products that it needs; a section of `scoring.py`.
 
 Reading the vectors from disk, twice, and drawing the batch are part of ours, and the bare products have theirs in
-memory. Memory is what the process holds at most beyond what it held before, without what it maps from files.
+memory. Memory is the most that the process holds meanwhile, libraries included, without what it maps from files.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ def products(images: np.ndarray, texts: np.ndarray) -> float:
 
 
 class PeakMemory:
-    """The most that this process holds while it is open, in GB beyond what it held before; looked at every 10 ms."""
+    """The most that this process holds while it is open, in GB; looked at every 10 ms."""
 
     def __enter__(self) -> PeakMemory:
-        self.before, self.most, self._end = held(), 0.0, Event()
+        self.most, self._end = 0.0, Event()
         self._thread = Thread(target=self._look)
         self._thread.start()
         return self
 
     def _look(self) -> None:
         while not self._end.wait(0.01):
-            self.most = max(self.most, held() - self.before)
+            self.most = max(self.most, held())
 
     def __exit__(self, *error: object) -> None:
         self._end.set()
