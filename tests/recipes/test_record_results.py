@@ -249,7 +249,7 @@ def test_what_is_said_of_captioners_of_photographs_is_their_record():
             assert [table[arm][at] for at in (3, 5)] == [f"{mean:.1f}" for mean in means[arm]]
             assert len(found) == 5
         said.append(f"{means['both'][1]:.1f} in place of {means['control'][1]:.1f}")
-    assert f"CIDEr is {said[0]} and {said[1]} there" in README
+    assert f"With 40 and 60 % a captioner's CIDEr (× 100, 5 seeds) is {said[0]} and {said[1]}." in README
 
 
 def test_every_record_is_listed_with_its_commit_and_no_other():
