@@ -1,4 +1,4 @@
-"""Writes what follows from the tables of `hf_curriculum.names`: the rows of scores and curricula in README.md, and the
+"""Writes what follows from the tables of `hf_curriculum.names`: the tables of docs/scores.md and docs/curricula.md, and the
 `__init__.pyi` of `hf_curriculum` and of its tasks, by which type checkers and editors know names loaded on first use.
 
 python docs/update_tables.py
@@ -15,7 +15,7 @@ from hf_curriculum import tasks
 from hf_curriculum.names import BATCHES, CURRICULA, PUBLIC, SCORERS, homes
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+PAGES = [ROOT / "docs" / "scores.md", ROOT / "docs" / "curricula.md"]
 
 
 def first_line(kind: type) -> str:
@@ -36,7 +36,7 @@ def curriculum_rows() -> str:
 
 
 def updated(text: str) -> str:
-    """The README with the rows as they are now."""
+    """A page with the rows as they are now."""
     for name, rows in (("scores", score_rows()), ("curricula", curriculum_rows())):
         between = re.compile(rf"(<!-- {name}: [^\n]* -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         text = between.sub(lambda found, rows=rows: f"{found[1]}{rows}\n{found[2]}", text)
@@ -60,4 +60,5 @@ def stubs() -> dict[Path, str]:
 if __name__ == "__main__":
     for file, content in stubs().items():
         file.write_text(content, encoding="utf-8")
-    README.write_text(updated(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")

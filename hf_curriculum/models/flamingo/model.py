@@ -422,8 +422,8 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
             cache: keys and values of the images and of the text before `input_ids` (`past_key_values` before
                 `transformers` 5.24). Continue with the cache that was returned: images make another one of it.
             output_attentions: not offered, so `True` is an error.
-            inputs_embeds, labels, use_cache, interpolate_pos_encoding, logits_to_keep, output_hidden_states,
-                return_dict, kwargs: as in `CaptionGitForCausalLM.forward`.
+            inputs_embeds, labels, use_cache, interpolate_pos_encoding: as in `CaptionGitForCausalLM.forward`.
+            logits_to_keep, output_hidden_states, return_dict, kwargs: as there.
 
         Returns:
             As `CaptionGitForCausalLM.forward`.
