@@ -13,7 +13,8 @@ import hf_curriculum
 ROOT = Path(hf_curriculum.__file__).parent.parent
 OTHERS = ("CONTRIBUTING.md", "model_cards/README.md", "recipes/benchmarks/results/README.md")
 PAGES = [*sorted((ROOT / "docs").glob("**/*.md")), *(ROOT / name for name in OTHERS)]
-ODD = re.compile(r"\b(beside|whoever|nobody|dealt|told|likewise|dear|learnt of|as many|that of|a share of|goes on)\b", re.I)
+_WORDS = "beside|whoever|nobody|dealt|told|likewise|dear|dearer|learnt of|as many|that of|a share of|goes on"
+ODD = re.compile(rf"\b({_WORDS})\b", re.I)
 _HIDDEN = re.compile(r"```.*?^\s*```|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _ITEM = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )")  # paragraphs, and the items of lists
 _END = re.compile(r"(?<!\bal)(?<!\b[Aa]lg)(?<!\b[Ff]ig)(?<!\be\.g)(?<!\bi\.e)[.!?][)\"*_]*\s+")
