@@ -7,13 +7,16 @@ as they are. A public name in a page's text links to its entry in the reference,
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections import Counter
 from functools import cache
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -25,6 +28,8 @@ names = import_module("hf_curriculum.names")
 
 ALSO = ("CHANGELOG.md", "CONTRIBUTING.md", "model_cards/README.md", "recipes/benchmarks/results/README.md")
 SHOWN_AS_CODE = {".py": "python", ".yaml": "yaml", ".json": "json", ".sh": "sh", ".toml": "toml", ".cff": "yaml"}
+OUTPUTS: dict[str, list[str]] = {}
+"""Page of a notebook → what its cells show, as HTML."""
 LINK = re.compile(r"(!?\[[^]]*\]\()(?!https?://|mailto:|#|/)([^)#\s]+)([^)]*\))")
 FENCES = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 GROUPS = {
@@ -93,8 +98,37 @@ def to_source(path: str) -> str:
     """Where the site has a file of the repository, as a path below docs/."""
     if path in ("README.md", "docs"):
         return "README.md"
-    path = path.removeprefix("docs/")
+    path = path.removeprefix("docs/").replace(".ipynb", ".md")
     return f"{path}.md" if Path(path).suffix in SHOWN_AS_CODE else path
+
+
+def from_notebook(path: str) -> str:
+    """A notebook as Markdown, with an empty place for what each cell shows."""
+    parts, shown = [], OUTPUTS.setdefault(to_source(path), [])
+    for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            about = source.strip("# ").partition("\n")[0]
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            parts.append(f'<div class="output" id="output-{len(shown)}"></div>')
+            shown.append(output_html(output, about))
+    name = path.rpartition("/")[2]
+    parts.insert(1, f'<a href="../{name}" download>Download {name}</a>')
+    return "\n\n".join(parts)
+
+
+def output_html(output: dict[str, Any], about: str) -> str:
+    """What a cell shows: a table or figure of its own, or text."""
+    data = output.get("data", {})
+    if "text/html" in data:
+        return "".join(data["text/html"])
+    for kind in ("image/png", "image/jpeg"):
+        if kind in data:
+            return f'<img alt="Figure: {escape(about)}" src="data:{kind};base64,{"".join(data[kind]).strip()}">'
+    return f"<pre>{escape(''.join(output.get('text') or data['text/plain']))}</pre>"
 
 
 def linked(path: str, text: str) -> set[str]:
@@ -123,6 +157,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, to_source(path), content=text))
         else:
             files.append(File.generated(config, path, abs_src_path=str(file)))
+    for notebook in sorted(ROOT.glob("docs/notebooks/*.ipynb")):
+        path = notebook.relative_to(ROOT).as_posix()
+        text = pages[to_source(path).join(("docs/", ""))] = from_notebook(path)
+        files.append(File.generated(config, to_source(path), content=text))
     for path, text in reference(pages).items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -185,4 +223,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
     # links, code blocks and headings stay as they are
     kept = r"<a\b.*?</a>|<pre\b.*?</pre>|<h[1-6]\b.*?</h[1-6]>"
-    return re.sub(rf"{kept}|(<code>(\w+)(?:\([^<]*)?</code>)", linked_name, html, flags=re.DOTALL)
+    html = re.sub(rf"{kept}|(<code>(\w+)(?:\([^<]*)?</code>)", linked_name, html, flags=re.DOTALL)
+    for number, output in enumerate(OUTPUTS.get(page.file.src_uri, ())):
+        place = f'<div class="output" id="output-{number}">'
+        html = html.replace(place, place + output)
+    return html
