@@ -98,7 +98,7 @@ _OWN = {  # settings, bounds that are asked for, what papers have, versions, siz
     "results": ["0.30", "0.9", "0.1"],
     "benchmarks": ["0.5", "0.7", "0.2", "1.5", "0.95", "0.9", "1.05"],
     "curricula": ["0.7", "2603.27744", "3", "0.5", "0.15"],
-    "how_it_works": ["5.23", "1.15", "5.2", "2.12"],
+    "exactness": ["5.23", "1.15", "5.2", "2.12"],
     "scores": ["0.6", "0.4", "2.6"],
     "get_started": ["3.10"],
     "babylm": ["3.2", "3.3", "4.2"],
