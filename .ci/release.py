@@ -111,11 +111,14 @@ def install(wheel: Path, folder: Path) -> Path:
     return python
 
 
-def write_bill(python: Path, root: Path, file: Path, epoch: str) -> None:
-    """The SBOM of an environment (CycloneDX 1.6), checked against its schema."""
-    options = ("--pyproject", root / "pyproject.toml", "--mc-type", "library", "--output-reproducible", "--validate")
+def write_bill(python: Path, source: Path, file: Path, epoch: str) -> None:
+    """The SBOM of an environment (CycloneDX 1.6), checked against its schema; changes the copy of the tree for it."""
+    project = source / "pyproject.toml"
+    said = f'version = "{read_version(source)}"\ndynamic = ['  # the tool reads no dynamic version
+    project.write_text(project.read_text("utf-8").replace('dynamic = ["version", ', said), "utf-8")
+    options = ("--pyproject", project, "--mc-type", "library", "--output-reproducible", "--validate", "-o", file)
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
-    run(sys.executable, "-m", "cyclonedx_py", "environment", *options, "-o", file, python, env=environment)
+    run(sys.executable, "-m", "cyclonedx_py", "environment", *options, python, env=environment)
 
 
 def run(*command: str | Path, **options: object) -> None:

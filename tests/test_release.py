@@ -176,8 +176,12 @@ def test_the_same_tree_gives_the_same_bytes_whenever_it_is_built(tmp_path):
 def test_the_bill_of_materials_names_the_package_and_what_it_needs(tmp_path):
     pytest.importorskip("cyclonedx_py")
     file = tmp_path / "a.cdx.json"
-    release["write_bill"](Path(sys.executable), ROOT, file, "1900000000")
+    for name in ("pyproject.toml", "hf_curriculum/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    release["write_bill"](Path(sys.executable), tmp_path, file, "1900000000")
     bill = json.loads(file.read_text())
     assert bill["bomFormat"] == "CycloneDX"
-    assert bill["metadata"]["component"]["name"] == "hf-curriculum"
+    package = bill["metadata"]["component"]
+    assert (package["name"], package["version"]) == ("hf-curriculum", hf_curriculum.__version__)
     assert {"torch", "transformers", "datasets"} <= {part["name"] for part in bill["components"]}
