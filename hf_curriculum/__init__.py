@@ -8,7 +8,7 @@ from __future__ import annotations
 from hf_curriculum.auto_classes import register_when_asked
 from hf_curriculum.names import PUBLIC, exports
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__, __getattr__, __dir__ = exports(__name__, PUBLIC)
 

@@ -11,7 +11,15 @@ import pytest
 import hf_curriculum
 
 ROOT = Path(hf_curriculum.__file__).parent.parent
-OTHERS = ("README.md", "CONTRIBUTING.md", "model_cards/README.md", "recipes/benchmarks/results/README.md")
+OTHERS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    "model_cards/README.md",
+    "recipes/benchmarks/results/README.md",
+)
 PAGES = [*sorted((ROOT / "docs").glob("**/*.md")), *(ROOT / name for name in OTHERS)]
 _WORDS = "beside|whoever|nobody|dealt|told|likewise|dear|dearer|learnt of|as many|that of|a share of|goes on"
 ODD = re.compile(rf"\b({_WORDS})\b", re.I)

@@ -26,7 +26,13 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 names = import_module("hf_curriculum.names")
 
-ALSO = ("CHANGELOG.md", "CONTRIBUTING.md", "model_cards/README.md", "recipes/benchmarks/results/README.md")
+ALSO = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "model_cards/README.md",
+    "recipes/benchmarks/results/README.md",
+)
 SHOWN_AS_CODE = {".py": "python", ".yaml": "yaml", ".json": "json", ".sh": "sh", ".toml": "toml", ".cff": "yaml"}
 OUTPUTS: dict[str, list[str]] = {}
 """Page of a notebook → what its cells show, as HTML."""
