@@ -10,8 +10,9 @@ import pytest
 from browser import browser, served, set_screen
 from datasets import Dataset
 from PIL import Image
+from typed_commands import done
 
-from hf_curriculum import Phases, curriculum_from, make_plan
+from hf_curriculum import Phases, curriculum_from, make_plan, save_scored
 from hf_curriculum.hub.space import write_space
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 
@@ -30,6 +31,7 @@ def data():
     columns = {
         "image": [Image.new("RGB", (40, 30), (2 * row, 80, 80)) for row in range(ROWS)],
         "caption": [f"{row} {HOSTILE}" for row in range(ROWS)],
+        "image_id": [str(row) for row in range(ROWS)],
         "nouns": RANDOM.poisson(4, ROWS).astype(np.float32),
         f"fit {HOSTILE}": fit,
     }
@@ -167,6 +169,30 @@ def test_every_control_and_image_has_a_name(page):
     assert page.execute_script(named)
     assert page.execute_script("return [...document.images].every((one) => one.alt !== '')")
     assert "thresholds: nouns ≤" in page.find_element("id", "histogram").get_attribute("aria-label")
+
+
+def test_what_it_prints_trains_these_phases(page, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_scored(data, "scored")
+    choose(page, "phases", "3")
+    page.find_element("id", "threshold-2").send_keys("\ue014")  # Right
+    (tmp_path / "phases.json").write_text(page.find_element("id", "curriculum").text, encoding="utf-8")
+    typed = page.find_element("id", "how").find_elements("tag name", "code")[-1].text.split()
+    short = (
+        "--batch-size",
+        "40",
+        "--image-size",
+        "16",
+        "--max-length",
+        "8",
+        "--validation",
+        "0.1",
+        "--use_cpu",
+        "True",
+    )
+    found = done(*typed[1:], *short)
+    thresholds = printed(page)["curriculum"]["thresholds"]
+    assert all(f"nouns ≤ {threshold:g}" in found.stdout for threshold in thresholds)
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1440])
