@@ -73,7 +73,7 @@ def write_space(
         for ranking in rankings.values()
     ]
     data = {"rows": len(dataset), "scores": scores}
-    numbers = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    numbers = json.dumps(data, separators=(",", ":"), allow_nan=False)
     page = TEMPLATES.get_template("space.html").render(title=one_line(title), light=LIGHT, dark=DARK)
     texts = {"data.json": numbers, "index.html": page, "README.md": _readme(dataset, title)}
     files = {**{name: text.encode() for name, text in texts.items()}, **files}

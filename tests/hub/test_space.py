@@ -10,6 +10,8 @@ import sys
 import numpy as np
 import pytest
 from datasets import Dataset
+from hostile import HOSTILE as EVERY
+from hostile import NEVER
 from PIL import Image
 from typed_commands import done, result, said
 
@@ -18,8 +20,12 @@ from hf_curriculum.hub import space as module
 from hf_curriculum.hub.space import write_space
 from hf_curriculum.markdown import split_front_matter
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
+from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
+from hf_curriculum.reporting.html import TEMPLATES
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+TAGS = re.compile("<[a-z]+").findall
+PLAIN = TAGS(TEMPLATES.get_template("space.html").render(title="x", light=LIGHT, dark=DARK))
 RANDOM = np.random.default_rng(0)
 GAPS = RANDOM.normal(size=500).astype(np.float32)
 GAPS[::7] = np.nan
@@ -123,6 +129,22 @@ def test_the_files_of_a_space(photos, tmp_path):
     for image in images:
         with Image.open(tmp_path / "out" / "thumbnails" / image) as small:
             assert (small.format, small.size) == ("JPEG", (160, 107))
+
+
+@pytest.mark.parametrize("text", EVERY.values(), ids=EVERY)
+def test_no_text_leaves_its_place(text, tmp_path):
+    name = text.encode("utf-8", "replace").decode().replace("\x00", "")  # which no column of Arrow is called
+    made = ScoreProvenance(name, "Given", source="joined")
+    data = attach_provenance(Dataset.from_dict({name: [1.0, 2.0, 3.0], "caption": [name] * 3}), {name: made})
+    write_space(data, tmp_path, title=text)
+    pages = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    assert not set(NEVER) & set("".join(pages.values()))
+    assert TAGS(pages["index.html"]) == PLAIN
+    front, body = split_front_matter(pages["README.md"])
+    assert front["sdk"] == "static"
+    assert body.splitlines()[3] == "The scores of 3 examples, and the phases of a curriculum by each of them."
+    (score,) = json.loads(pages["data.json"])["scores"]
+    assert score["name"] == name
 
 
 def test_a_space_is_written_again_without_the_images_of_the_last(photos, tmp_path):
