@@ -88,6 +88,12 @@ def printed(page):
     return json.loads(page.find_element("id", "curriculum").text)
 
 
+def test_it_begins_without_an_empty_phase(page, data):
+    four, found = planned(Phases(4, cut="value"), data, "nouns"), shown(page)
+    assert (0 in [new for _, new in four]) == (len(found) < 4)
+    assert 0 not in [new for _, new in found]
+
+
 def test_it_begins_where_phases_cuts(page, data):
     for column in ("nouns", f"fit {HOSTILE}"):
         choose(page, "score", column)
@@ -156,6 +162,7 @@ def page_thresholds(page):
 
 def test_rows_without_a_score_are_counted(page, data):
     choose(page, "score", f"fit {HOSTILE}")
+    choose(page, "phases", "4")
     unscored = int(np.isnan(data[f"fit {HOSTILE}"][:]).sum())
     note = page.find_element("id", "note").text
     assert f"{ROWS - unscored} of {ROWS} examples have" in note

@@ -143,7 +143,9 @@ async function begin() {
   data = await (await fetch("data.json")).json();
   at("score").append(...data.scores.map(({ name }, k) => make("option", { value: k }, name)));
   at("phases").append(...Object.keys(data.scores[0].cuts).map((many) => make("option", { value: many }, many)));
-  at("phases").value = Math.min(4, at("phases").length + 1);
+  // As many as `Phases` has by default, or fewer where the first score would leave one of them empty.
+  const full = (many) => new Set(data.scores[0].cuts[many]?.value).size === many - 1;
+  at("phases").value = [4, 3].find(full) ?? 2;
   at("how").append(
     "Save this as ", make("code", {}, "phases.json"), ", then type ",
     make("code", {}, "hf-curriculum train scored run --config phases.json"),
