@@ -123,12 +123,15 @@ def test_what_makes_no_model_loads_no_framework_in_the_shell(tmp_path):
     hf_curriculum.save_scored(scored, tmp_path / "scored")
     program = (
         "import sys; sys.argv[0] = 'hf-curriculum'; from hf_curriculum.cli import app\n"
-        "for words in (['plan'], ['inspect'], ['push', 'me/name', '--dry-run']):\n"
+        "for words in (['plan'], ['inspect'], ['push', 'me/name', '--dry-run'], ['space', sys.argv[2]]):\n"
         "    app([words[0], sys.argv[1], *words[1:]], standalone_mode=False)\n"
         "    heavy = ['torch', 'transformers', 'scipy.stats'] + ['matplotlib'] * (words[0] == 'plan')\n"
         "    print('loaded', sorted(set(heavy) & set(sys.modules)))"
     )
     found = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "scored")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *map(str, (tmp_path / "scored", tmp_path / "out"))],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert [line for line in found.stdout.splitlines() if line.startswith("loaded")] == ["loaded []"] * 3
+    assert [line for line in found.stdout.splitlines() if line.startswith("loaded")] == ["loaded []"] * 4

@@ -215,6 +215,7 @@ LISTED = {
                 "CLIPClassifier.save_pretrained",
             ),
             *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review"),
+            "write_space",
             *("StoreWriter", "StudyTable.write", "Plan.export", "RemoteFolder.download"),
         ],
         WRITES,
@@ -266,6 +267,7 @@ COMMANDS = {
     "evaluate": "evaluate {path} {path} --output {out}",
     "push": "push {path} me/x --dry-run --thumbnails",
     "push, scores alone": "push {path} me/x --dry-run --on key",
+    "space": "space {path} {out}",
     "recipe": "recipe babylm_git --config {path} --output {out}",
 }
 NOT_MET = {"version": "takes no path"}

@@ -32,6 +32,7 @@ COMMANDS = {
     "detect": "tasks.detection.cli:detect_command",
     "evaluate": "cli.evaluate:evaluate_command",
     "push": "cli.push:push_command",
+    "space": "cli.space:space_command",
 }
 """The commands of `hf-curriculum`, in the order of its help, and the function behind each."""
 
@@ -63,7 +64,8 @@ app: typer.Typer = typer.Typer(
     "5. hf-curriculum report run --dataset scored\n\n"
     "6. hf-curriculum caption run/model photos\n\n"
     "7. hf-curriculum evaluate run/model\n\n"
-    "8. hf-curriculum push scored me/name",
+    "8. hf-curriculum push scored me/name\n\n"
+    "9. hf-curriculum space scored out",
     epilog="Results go to standard output, as JSON with --json; notes and progress go to standard error. Exit status: "
     "0 done, 1 the work failed, 2 called in a way that cannot work, 130 interrupted (Ctrl-C). "
     "TAB completes commands, options and names after `hf-curriculum --install-completion`.",

@@ -58,7 +58,7 @@ print(sorted({HEAVY} & set(sys.modules)))
 def test_the_help_names_every_command_in_the_order_of_work():
     text = " ".join(result("--help").stdout.split())
     places = [text.index(f"{number}. hf-curriculum {name}") for number, name in enumerate(
-        ("score", "inspect", "plan", "train", "report", "caption", "evaluate", "push"), 1
+        ("score", "inspect", "plan", "train", "report", "caption", "evaluate", "push", "space"), 1
     )]  # fmt: skip
     assert places == sorted(places)
     assert "0 done, 1 the work failed, 2 called in a way that cannot work, 130 interrupted" in text
@@ -128,6 +128,7 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         ("ontology", scored.parent / "photos", "--objects", tmp_path / "instances.json", "--min-instances", "1"),
         ("evaluate", run / "model", "--task", "blimp", "--limit", "2", "--output", tmp_path / "evaluation"),
         ("push", scored, "me/x"),
+        ("space", scored, tmp_path / "space"),
     ]
     assert {words[0] for words in commands} == {*COMMANDS} - {"recipe"}
     write_parquet(scored.parent / "crawl" / "0.parquet", pairs(0, 20))

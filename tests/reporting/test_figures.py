@@ -5,6 +5,7 @@ from itertools import combinations, pairwise
 import matplotlib
 import numpy as np
 import pytest
+from colours import contrast
 from figure_cases import CURVES, DRAWN, FIGURES, HUMPS, MORE, POOLS, ROWS, SHARES
 from matplotlib.figure import Figure
 from PIL import Image
@@ -76,18 +77,8 @@ def test_labels_stay_inside_the_image():
                 assert box.y1 < height + 1, (name, theme.width, text)
 
 
-def luminance(colour):
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-
-
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
 def test_colours_have_the_contrast_the_theme_promises(theme):
-    def contrast(one, other):
-        light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-        return (light + 0.05) / (dark + 0.05)
-
     assert contrast(theme.text, theme.surface) >= 7
     assert contrast(theme.muted, theme.surface) >= 4.5
     assert contrast(theme.muted, theme.page) >= 4.5

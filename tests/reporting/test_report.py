@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from colours import contrast, mixed
 from hostile import Page
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -14,7 +15,7 @@ from PIL import Image
 from hf_curriculum.reporting import report as report_module
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
 from hf_curriculum.reporting.figures.growth import pool_growth
-from hf_curriculum.reporting.html import cell, inline_jpeg, prose, reads_as_number
+from hf_curriculum.reporting.html import TEMPLATES, cell, inline_jpeg, prose, reads_as_number
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery, Report
 from hf_curriculum.reporting.run_sections import add_results
 
@@ -407,3 +408,21 @@ def test_several_captions_beside_an_image():
         CaptionGallery("none", [])
     with pytest.raises(ValueError, match=r"line 'a' has ease=1.5.*from 0, hard, to 1, easy"):
         CaptionGallery("t", [(None, [CaptionLine("a", "b", 1.5)])])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", ["report", "space"])
+def test_every_text_of_a_page_can_be_read(page, theme):
+    """By the colours that the page declares: whatever is a text's colour, on whatever can be behind it."""
+    space = TEMPLATES.get_template("space.html").render(title="x", light=LIGHT, dark=DARK)
+    style = re.search(r"<style>(.*?)</style>", full_report().to_html() if page == "report" else space, re.DOTALL)[1]
+    declared = dict(zip(("light", "dark"), re.findall(r":root \{(.*?)\}", style, re.DOTALL), strict=True))[theme]
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", declared))
+    share = int(re.search(r"--tint: color-mix\(in srgb, \S+ (\d+)%", declared)[1]) / 100
+    behind = [colours["page"], colours["surface"], mixed(colours["accent"], share, colours["surface"])]
+    names = set(re.findall(r"(?<![-\w])color: var\(--(\w+)\)", style))
+    assert {"text", "muted"} <= names
+    for name in names:
+        assert min(contrast(colours[name], one) for one in behind) >= 4.5, name
+    for name in set(re.findall(r"(?<![-\w])color: color-mix\(in oklab, var\(--(\w+)\)", style)) | {"hard"}:
+        assert contrast(colours[name], colours["surface"]) >= 4.5, name  # a score's label, from easy to hard
