@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hf_curriculum.reporting.html import TEMPLATES
+
 SHOWN = Path(__file__).parents[1] / "docs" / "shown"
 PAGES = [SHOWN / name for name in ("scored/report.html", "report/report.html", "space/index.html")]
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)")
@@ -68,6 +70,14 @@ def test_a_page_names_no_machine_and_every_image(page):
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"/(home|root|tmp|work|Users)/|\b20\d\d-\d\d-\d\d\b", text)
     assert all(Text(page).alternatives)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_a_page_has_the_style_of_today(page):
+    text = page.read_text(encoding="utf-8")
+    for part in ("space.css", "space.js") if page.parent.name == "space" else ("report.css",):
+        source, *_ = TEMPLATES.loader.get_source(TEMPLATES, part)
+        assert source.strip() in text, "run docs/shown/make.py"
 
 
 def test_the_pages_are_small():
