@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import browser, served, set_screen
 
 from hf_curriculum.reporting.html import TEMPLATES
 
@@ -91,3 +92,14 @@ def test_images_of_the_space_are_those_it_names():
     scores = json.loads((SHOWN / "space" / "data.json").read_text("utf-8"))["scores"]
     named = {image for score in scores for *_, image in score["examples"]}
     assert {file.name for file in (SHOWN / "space" / "thumbnails").iterdir()} == named
+
+
+@pytest.mark.slow
+def test_no_page_is_wider_than_a_phone(tmp_path):
+    with browser(tmp_path) as opened, served(SHOWN) as address:
+        for page in PAGES:
+            for width, scheme in ((390, "light"), (390, "dark"), (1024, "light")):
+                set_screen(opened, width, scheme)
+                opened.get(f"{address}/{page.relative_to(SHOWN)}")
+                assert opened.execute_script("return document.documentElement.scrollWidth <= innerWidth"), page
+        assert [line for line in opened.get_log("browser") if line["level"] == "SEVERE"] == []
