@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import browser, served, set_screen
+
+from hf_curriculum.reporting.html import TEMPLATES
 
 SHOWN = Path(__file__).parents[1] / "docs" / "shown"
 PAGES = [SHOWN / name for name in ("scored/report.html", "report/report.html", "space/index.html")]
@@ -70,6 +73,14 @@ def test_a_page_names_no_machine_and_every_image(page):
     assert all(Text(page).alternatives)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_a_page_has_the_style_of_today(page):
+    text = page.read_text(encoding="utf-8")
+    for part in ("space.css", "space.js") if page.parent.name == "space" else ("report.css",):
+        source, *_ = TEMPLATES.loader.get_source(TEMPLATES, part)
+        assert source.strip() in text, "run docs/shown/make.py"
+
+
 def test_the_pages_are_small():
     sizes = {folder: sum(file.stat().st_size for file in (SHOWN / folder).rglob("*") if file.is_file())
              for folder in ("scored", "report", "space")}  # fmt: skip
@@ -81,3 +92,14 @@ def test_images_of_the_space_are_those_it_names():
     scores = json.loads((SHOWN / "space" / "data.json").read_text("utf-8"))["scores"]
     named = {image for score in scores for *_, image in score["examples"]}
     assert {file.name for file in (SHOWN / "space" / "thumbnails").iterdir()} == named
+
+
+@pytest.mark.slow
+def test_no_page_is_wider_than_a_phone(tmp_path):
+    with browser(tmp_path) as opened, served(SHOWN) as address:
+        for page in PAGES:
+            for width, scheme in ((390, "light"), (390, "dark"), (1024, "light")):
+                set_screen(opened, width, scheme)
+                opened.get(f"{address}/{page.relative_to(SHOWN)}")
+                assert opened.execute_script("return document.documentElement.scrollWidth <= innerWidth"), page
+        assert [line for line in opened.get_log("browser") if line["level"] == "SEVERE"] == []

@@ -67,11 +67,11 @@ def write_space(
         raise ValueError(f"examples={examples} was given: how many to show, 0 for none.")
     files: dict[str, bytes] = {}
     thumbnails = thumbnails and bool({IMAGE, IMAGES} & set(dataset.column_names))
-    rankings = {column: rank_dataset(dataset, Phases(), column) for column in columns}
-    scores = [
-        _score(ranking) | {"examples": _examples(dataset, ranking, examples // len(columns), files, thumbnails)}
-        for ranking in rankings.values()
-    ]
+    scores = []
+    for column in columns:
+        ranking = rank_dataset(dataset, Phases(), column)
+        shown = _examples(dataset, ranking, examples // len(columns), files, thumbnails)
+        scores.append({**_score(ranking), "examples": shown})
     data = {"rows": len(dataset), "scores": scores}
     numbers = json.dumps(data, separators=(",", ":"), allow_nan=False)
     page = TEMPLATES.get_template("space.html").render(title=one_line(title), light=LIGHT, dark=DARK)
