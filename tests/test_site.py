@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser import browser, page_faults, served, set_screen
 
 import hf_curriculum
 from hf_curriculum.names import BATCHES, CURRICULA, MODELS, SCORERS
@@ -73,6 +74,57 @@ def test_guides_and_reference_link_to_each_other(site):
     assert re.search(r'class="api" href="\.\./\.\./reference/scorers/#hf_curriculum\.CLIPSimilarity"', guide)
     entry = (site / "reference" / "scorers" / "index.html").read_text(encoding="utf-8")
     assert 'href="../../guides/score_my_data/"' in entry
+
+
+@pytest.mark.slow
+def test_pages_can_be_read_on_every_screen_in_both_schemes(site, tmp_path):
+    pages = (
+        "",
+        "get_started/",
+        "results/",
+        "reference/curricula/",
+        "notebooks/train_with_a_curriculum/",
+        "CHANGELOG/",
+    )
+    with served(site) as address, browser(tmp_path) as opened:
+        for scheme in ("light", "dark"):
+            for width in (1440, 1024, 768, 390):
+                set_screen(opened, width, scheme)
+                for page in pages:
+                    opened.get(f"{address}/{page}")
+                    assert page_faults(opened) == [], (page, width, scheme)
+        assert not [line for line in opened.get_log("browser") if line["level"] == "SEVERE"]
+        opened.get(f"{address}/")
+        for words, title in (("pools exclusive", "Phases"), ("killed run resumes", None)):
+            found = search(opened, words)
+            assert found, words
+            assert title is None or any(title in one for one in found), found
+
+
+def search(opened, words):
+    """The titles that the site's search finds."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    field = opened.find_element(By.CSS_SELECTOR, "input.md-search__input")
+    opened.execute_script("document.getElementById('__search').checked = true")
+    field.clear()
+    field.send_keys(words)
+    results = (By.CSS_SELECTOR, ".md-search-result__article")
+    WebDriverWait(opened, 30).until(lambda page: page.find_elements(*results))
+    return [one.get_attribute("textContent").strip()[:80] for one in opened.find_elements(*results)]
+
+
+@pytest.mark.slow
+def test_a_browser_finds_faults(tmp_path):
+    style = "<style>p { color: #999; background: #fff } div { width: 2000px }</style>"
+    (tmp_path / "index.html").write_text(f"<html>{style}<p>pale</p><div>wide</div></html>")
+    with served(tmp_path) as address, browser(tmp_path / "profile") as opened:
+        set_screen(opened, 1024)
+        opened.get(f"{address}/index.html")
+        pale, wide = page_faults(opened)
+    assert pale == "2.85 of rgb(153, 153, 153): pale"
+    assert wide.endswith("pixels wide on a screen of 1024")
 
 
 @pytest.mark.parametrize(

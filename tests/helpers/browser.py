@@ -55,3 +55,8 @@ def set_screen(opened: Any, width: int, scheme: str = "light") -> None:
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     preferred = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", preferred)
+
+
+def page_faults(opened: Any) -> list[str]:
+    """Text of an opened page with too little contrast (WCAG 2.2, AA), and a page that is wider than its screen."""
+    return opened.execute_script((Path(__file__).parent / "page_faults.js").read_text(encoding="utf-8"))
