@@ -58,7 +58,7 @@ LONGEST = (
     *("recipes/test_babylm_git_grid.py", "recipes/test_babylm_flamingo.py", "tasks/alignment/test_processes.py"),
     *("training/test_vlm_trainers.py", "training/test_weight_column.py", "training/test_stress.py"),
     *("training/test_compiled.py", "recipes/test_reference_model.py", "tasks/captioning/test_self_critical.py"),
-    *("recipes/test_babylm_console.py", "recipes/test_vlm_sft.py"),
+    *("recipes/test_babylm_console.py", "recipes/test_vlm_sft.py", "test_notebooks.py"),
 )
 """Files of slow tests that take longest, the longest first."""
 
