@@ -59,6 +59,7 @@ LONGEST = (
     *("training/test_vlm_trainers.py", "training/test_weight_column.py", "training/test_stress.py"),
     *("training/test_compiled.py", "recipes/test_reference_model.py", "tasks/captioning/test_self_critical.py"),
     *("recipes/test_babylm_console.py", "recipes/test_vlm_sft.py", "hub/test_space_page.py", "test_shown.py"),
+    *("test_notebooks.py", "test_site.py", "recipes/test_examples.py"),
 )
 """Files of slow tests that take longest, the longest first."""
 

@@ -18,8 +18,20 @@ from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments
 
 ROOT = Path(hf_curriculum.__file__).parent
 ORDER = [
-    *("names", "auto_classes", "columns", "rng", "config", "markdown", "views", "provenance", "fingerprint"),
-    *("parts", "claims", "remote", "data", "scored_shards", "scored_data", "scenes", "models", "scorers", "scoring"),
+    *("names", "auto_classes", "columns", "rng", "config", "markdown", "html_table", "views", "provenance"),
+    *(
+        "fingerprint",
+        "parts",
+        "claims",
+        "remote",
+        "data",
+        "scored_shards",
+        "scored_data",
+        "scenes",
+        "models",
+        "scorers",
+        "scoring",
+    ),
     *("planning", "curricula", "streaming"),
     *("evaluation", "reporting", "hub", "training", "studies", "cli"),
 ]

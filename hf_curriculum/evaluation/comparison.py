@@ -99,11 +99,21 @@ class Comparison:
         columns = ["systems", "metric", "difference", f"{100 * self.confidence:g} % interval", "p"]
         return ResultTable("Differences", columns, rows, [note, *self.notes])
 
-    def __str__(self) -> str:
+    def _values(self) -> ResultTable:
         names = [name for name in self.titles if name in next(iter(self.values.values()))]
         rows = [(system, *(f"{100 * found[name]:.1f}" for name in names)) for system, found in self.values.items()]
-        values = ResultTable("", ["system", *(self.titles[name] for name in names)], rows, [])
-        return titled_tables([values, self.table()], for_terminals=True).rstrip("\n")
+        return ResultTable("", ["system", *(self.titles[name] for name in names)], rows, [])
+
+    def __str__(self) -> str:
+        return titled_tables([self._values(), self.table()], for_terminals=True).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        from hf_curriculum.html_table import html_table
+
+        left = ("system", "systems", "metric")
+        tables = (self._values(), self.table())
+        shown = (html_table(names, rows, left=left, above=title, below=notes) for title, names, rows, notes in tables)
+        return "".join(shown)
 
 
 def validate_comparison(systems: Mapping[str, Any], resamples: int, confidence: float) -> None:

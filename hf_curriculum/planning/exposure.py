@@ -339,15 +339,24 @@ class Described(Shown, Protocol):
 
 def describe(plan: Described) -> str:
     """The stages as a table (phase, rule, pool, new, epochs, steps, share), totals, cost, exposure and notes."""
+    rows = [HEADER, *stage_rows(plan)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    table = [
+        "  ".join(
+            cell.ljust(width) if name in LEFT else cell.rjust(width)
+            for cell, width, name in zip(row, widths, HEADER, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines_above(plan), *table, *totals(plan)])
+
+
+HEADER = ("phase", "rule", "pool", "new", "epochs", "steps", "share")
+LEFT = ("phase", "rule")
+
+
+def lines_above(plan: Described) -> list[str]:
     before = [] if plan.amended is None else [f"amended after step {plan.first_step:,}: {plan.amended['description']}"]
-    return "\n".join([*before, _headline(plan), *_table(plan), *_totals(plan)])
-
-
-_HEADER = ("phase", "rule", "pool", "new", "epochs", "steps", "share")
-_LEFT = ("phase", "rule")
-
-
-def _headline(plan: Described) -> str:
     ranking = plan.ranking
     given = {name: value for name, value in plan.curriculum.to_dict().items() if name != "type" and value is not None}
     settings = ", ".join(f"{name}={value!r}" for name, value in given.items())
@@ -358,14 +367,16 @@ def _headline(plan: Described) -> str:
     if ranking.num_unscored:
         fate = "left out" if plan.curriculum.unscored == "drop" else "ranked last"
         missing = f", {ranking.num_unscored:,} without a score {fate}"
-    return (
+    return [
+        *before,
         f"{type(plan.curriculum).__name__}({settings}){score}: {len(ranking):,} examples{missing}{drawn}; "
-        f"{plan.global_batch_size} per step, seed {plan.seed}"
-    )
+        f"{plan.global_batch_size} per step, seed {plan.seed}",
+    ]
 
 
-def _table(plan: Described) -> list[str]:
-    rows = [_HEADER]
+def stage_rows(plan: Described) -> list[tuple[str, ...]]:
+    """The cells of each stage, as text, below `HEADER`."""
+    rows = []
     for number, (stage, new) in enumerate(zip(plan.stages, plan.new_examples(), strict=True)):
         first, end = plan.stage_starts[number : number + 2]
         steps = -(-end // plan.samples_per_step) - -(-first // plan.samples_per_step)
@@ -374,14 +385,7 @@ def _table(plan: Described) -> list[str]:
         share = f"{100 * (end - first) / plan.num_samples:.1f} %"
         within = f"{steps:,}" if steps else "< 1"  # it begins and ends within one step
         rows.append((stage.name, stage.rule, f"{stage.pool_size:,}", f"{new:,}", epochs, within, share))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    return [
-        "  ".join(
-            cell.ljust(width) if name in _LEFT else cell.rjust(width)
-            for cell, width, name in zip(row, widths, _HEADER, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    return rows
 
 
 def _scoring_line(plan: Described) -> str:
@@ -405,7 +409,7 @@ def _selection_line(plan: Described) -> str:
     )
 
 
-def _totals(plan: Described) -> list[str]:
+def totals(plan: Described) -> list[str]:
     ruled = plan.num_draws - plan.num_filled
     filled = f" + {plan.num_filled:,} to fill the last batch" if plan.num_filled else ""
     passes = f"{ruled / len(plan.ranking):.4g} × the data"

@@ -363,6 +363,11 @@ class Plan:
         """The stage that optimizer step `step` (from 0) begins in."""
         return self.stages[self._stage_number(step * self.samples_per_step)]
 
+    def phase_name(self, number: int) -> str:
+        """Which stage it is, of how many where that is known: "phase 2 of 4"."""
+        name, total = self.stages[number].name, len(self.stages)
+        return f"{name} of {total}" if not self.undecided and name == f"phase {number + 1}" else name
+
     def weights_at(self, step: int) -> np.ndarray | None:
         """The weight of each row in the loss of optimizer step `step` (from 0), if it is drawn there.
 
@@ -518,6 +523,11 @@ class Plan:
     def describe(self) -> str:
         """The stages as a table (phase, rule, pool, new, epochs, steps, share), totals, cost, exposure and notes."""
         return describe(self)
+
+    def _repr_html_(self) -> str:
+        from hf_curriculum.planning.plan_html import plan_html
+
+        return plan_html(self)
 
 
 def make_plan(

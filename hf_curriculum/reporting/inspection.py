@@ -19,6 +19,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
 from hf_curriculum.data.conversations import transcript
 from hf_curriculum.data.image_files import list_lengths, stored_images, with_stored
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.html_table import html_table
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.score_mixture import MIN_DISTINCT, MIN_SCORES, fit_score_mixture
 from hf_curriculum.provenance import ScoreProvenance, numeric_column, read_column, read_provenance, score_values
@@ -29,7 +30,7 @@ from hf_curriculum.reporting.figures.distribution import (
     score_distributions,
     score_mixture,
 )
-from hf_curriculum.reporting.html import file_stem
+from hf_curriculum.reporting.html import cell, file_stem
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery, Report
 from hf_curriculum.scored_shards import KEY, SHARD
 from hf_curriculum.scorers.base import Scorer
@@ -84,16 +85,33 @@ class Inspection:
             "correlations": matrix,
         }
 
-    def to_report(self, dataset: Dataset, title: str) -> Report:
-        """A page with the distributions, the correlations and galleries of both ends of the inspected data set."""
-        report = Report(title, "A scored data set")
-        report.add_facts({"rows": self.num_rows, "images": self.num_images or "unknown", "scores": len(self.scores)})
+    def _score_table(self) -> tuple[list[str], list[tuple[object, ...]]]:
         columns = ["score", "by", "easy", "scored", "unscored", "distinct", "min", "25 %", "median", "75 %", "max"]
         rows = [
             (s.column, s.scorer, s.easy, s.scored, s.unscored, s.distinct, *(s.quantiles or [None] * len(_QUANTILES)))
             for s in self.scores
         ]
-        report.add_table("Scores", columns, rows)
+        return columns, rows
+
+    def _repr_html_(self) -> str:
+        columns, rows = self._score_table()
+        images = "" if self.num_images is None else f", {self.num_images:,} images"
+        cells = [[cell(value) for value in row] for row in rows]
+        table = html_table(columns, cells, left=columns[:3], above=f"{self.num_rows:,} rows{images}")
+        ends = [
+            (score.column, end, cell(example["score"]), example["caption"])
+            for score in self.scores
+            for end in ("easiest", "hardest")
+            for example in getattr(score, end)[:3]
+        ]
+        columns = ["score", "end", "value", "caption"]
+        return table + html_table(columns, ends, left=["score", "end", "caption"]) if ends else table
+
+    def to_report(self, dataset: Dataset, title: str) -> Report:
+        """A page with the distributions, the correlations and galleries of both ends of the inspected data set."""
+        report = Report(title, "A scored data set")
+        report.add_facts({"rows": self.num_rows, "images": self.num_images or "unknown", "scores": len(self.scores)})
+        report.add_table("Scores", *self._score_table())
         if len(self.scores) > 1:
             names = [score.column for score in self.scores]
             report.add_figure(

@@ -34,6 +34,7 @@ THUMBNAIL = 160
 """Longest side of a thumbnail in pixels."""
 LARGE = 480
 """Of an image in which details are to be seen."""
+_OTHER_SCREENS = re.compile(r"<source [^>]*>")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SCREENS = (
     (DARK.narrow(), f"screen and (max-width: {NARROW}px) and (prefers-color-scheme: dark)"),
@@ -178,6 +179,11 @@ class Report:
         return TEMPLATES.get_template("report.html").render(
             report=self, facts=self._facts, columns=columns, sections=self._sections, light=LIGHT, dark=DARK
         )
+
+    def _repr_html_(self) -> str:
+        # A notebook's colours are not those of the screen, so its figures are the light ones, on their own ground.
+        page = TEMPLATES.get_template("notebook.html").render(report=self, facts=self._facts, sections=self._sections)
+        return _OTHER_SCREENS.sub("", page)
 
     def write(self, folder: str | Path) -> Path:
         """Writes `report.html` and `figures/*.png`.

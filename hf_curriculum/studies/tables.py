@@ -142,6 +142,13 @@ class StudyTable:
         """The table in Markdown, its note below."""
         return f"{table(self.header(), self.body(), for_terminals=True)}\n{self.note}\n"
 
+    def _repr_html_(self) -> str:
+        from hf_curriculum.reporting.report import Report
+
+        report = Report("")
+        self.add_to(report)
+        return report._repr_html_()
+
     def to_csv(self) -> str:
         """One line per metric and arm, numbers in full, an empty cell where there is none."""
         out = io.StringIO()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -263,12 +264,11 @@ def _parts(plan: Plan, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 def phase_line(plan: Plan, number: int) -> str:
     """What begins: "phase 2 of 4: noun_count ≤ 3, pool 1,510,443 (668,536 new), 94,402 steps"."""
-    stage, total = plan.stages[number], len(plan.stages)
+    stage = plan.stages[number]
     start, end = plan.stage_starts[number : number + 2]
     steps = -(-end // plan.samples_per_step) - -(-start // plan.samples_per_step)
-    of = f" of {total}" if not plan.undecided and stage.name == f"phase {number + 1}" else ""
     new = plan.new_examples()[number]
-    return f"{stage.name}{of}: {stage.rule}, pool {stage.pool_size:,} ({new:,} new), {steps:,} steps"
+    return f"{plan.phase_name(number)}: {stage.rule}, pool {stage.pool_size:,} ({new:,} new), {steps:,} steps"
 
 
 class PacingCallback(TrainerCallback):
@@ -294,6 +294,10 @@ class PacingCallback(TrainerCallback):
     ) -> TrainerControl:
         """Looks at the data's captions, tries the first batch, takes a decision that is due before the first step."""
         self._announced = None
+        if "transformers.utils.notebook" in sys.modules:
+            from hf_curriculum.training.notebook import show_phases
+
+            show_phases(self.trainer)
         validate_captions(self.trainer)
         self.trainer.try_first_batch()
         self.trainer.begin_amendment()

@@ -12,6 +12,7 @@ import curriculum_cases as TABLE
 import numpy as np
 import pytest
 import yaml
+from hostile import Page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,14 @@ def test_every_curriculum_and_every_kind_of_batch_has_a_case():
     assert {type(rule) for rule in rules} == set(CURRICULA.values())
     assert {type(rule.batches) for rule in rules if rule.batches} == set(BATCHES.values())
     assert {rule.signal for rule in rules if isinstance(rule, Filter)} == {None, "metrics", "losses"}
+
+
+@every_case
+def test_a_notebook_shows_what_the_description_says(case):
+    for plan in (plan_of(case, 24, 3), TABLE.realised(plan_of(case, 24, 3))[0]):
+        page = Page(plan._repr_html_())
+        assert " ".join(page.text).split() == plan.describe().split()
+        assert page.tags.count("tr") == 1 + len(plan.stages)
 
 
 @every_case

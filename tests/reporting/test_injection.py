@@ -174,6 +174,31 @@ def test_report(text, tmp_path, undrawn):
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) for name in files)
 
 
+def check_fragment(html, text):
+    """What a notebook is given is whole, runs nothing, asks for nothing, has no colour, and shows the text."""
+    page = Page(html)
+    assert not {"script", "iframe", "object", "embed", "base", "form", "svg", "source"} & set(page.tags)
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert page.leaves() == []
+    assert not set(NEVER) & set(html)
+    styles = [*page.styles, *(value for _, name, value in page.attributes if name == "style")]
+    assert not re.search(r"url\(|@import|#[0-9a-f]|rgb|(?<!no )color *:|background", "".join(styles))
+    found = "".join("".join(page.text).split())
+    assert "".join(one_line(text.replace("\0", "")).split())[:20] in found.replace("\ufffd", "")
+    return page
+
+
+@storable
+def test_what_notebooks_show(text, undrawn):
+    data = scored(text)
+    found = inspect_scores(data)
+    check_fragment(found._repr_html_(), text)
+    page = check_fragment(found.to_report(data, text).add_facts({text: (text, text)})._repr_html_(), text)
+    assert page.tags.count("img") == 6  # a figure, two images at each end, one with its captions
+    runs = [StudyRun(arm, 0, {}, arm, Path("."), "finished", {"loss": 1.0}) for arm in (text, "control")]
+    check_fragment(summarise(runs, ["loss"], control="control")._repr_html_(), text)
+
+
 @storable
 def test_inspection(text, tmp_path, undrawn):
     data = scored(text)

@@ -9,10 +9,12 @@ import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset, Features, Image, Value
+from hostile import Page
 
 from hf_curriculum import CaptionLength, NounCount, Phases, WordRarity, add_scores, make_plan, make_scenes
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.reporting.figures.distribution import score_correlations
+from hf_curriculum.reporting.html import cell
 from hf_curriculum.reporting.inspection import add_image_captions, inspect_scores, rank_correlation
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import add_scores_section
@@ -92,6 +94,21 @@ def test_rows_without_scores_images_or_captions():
     html = found.to_report(data, "A <script> title").to_html()
     assert "No row has this score." in html
     assert "<script>" not in html
+
+
+def test_a_notebook_shows_every_score_and_both_ends(scored):
+    found = inspect_scores(scored, examples=2)
+    page = Page(found._repr_html_())
+    texts = [text for text in page.text if text.strip()]
+    assert texts[0] == f"{len(scored)} rows, {found.num_images} images"
+    for score in found.scores:
+        at = texts.index(score.column)
+        numbers = map(cell, (score.scored, score.unscored, score.distinct, *score.quantiles))
+        assert texts[at + 1 : at + 11] == [score.scorer, score.easy, *numbers]
+        for end in ("easiest", "hardest"):
+            for one in getattr(score, end):
+                line = [score.column, end, cell(one["score"]), one["caption"]]
+                assert any(texts[at : at + 4] == line for at in range(len(texts)))
 
 
 def test_the_page_shows_both_ends(scored, tmp_path):

@@ -48,6 +48,18 @@ def full_report():
     return report
 
 
+def test_a_notebook_shows_what_the_page_does_with_one_image_of_each_figure():
+    report = full_report()
+    page, shown = Page(report.to_html()), Page(report._repr_html_())
+    words = " ".join(shown.text).split()
+    for text in (report.title, report.subtitle, "Recall", "0.61", "841,907", "a note", "pictures", "as  it is"):
+        assert " ".join(text.split()) in " ".join(words)
+    headings = [re.findall(r"<h[23][^>]*>(.*?)</h", html) for html in (report._repr_html_(), report.to_html())]
+    assert headings[0] == ["A run", *headings[1]]
+    assert shown.values("img", "src") == page.values("img", "src")
+    assert "source" not in shown.tags
+
+
 def hostile_report():
     report = Report(HOSTILE[0], HOSTILE[8], footer=HOSTILE[0]).add_facts(dict.fromkeys(HOSTILE, HOSTILE[0]))
     report.add_facts({"note": (HOSTILE[4], HOSTILE[0])})

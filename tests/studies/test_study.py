@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from datasets import Dataset
+from hostile import Page
 from PIL import Image
 from transformers import TrainerControl, TrainerState
 
@@ -431,6 +432,10 @@ class TestTable:
         assert lines[2] == "| control | eval_loss | 3 | 11 [8.516, 13.48] | – | – | – | – | 1 | 0 |"
         assert "| control | -2 [-4.484, +0.4841] | 0.0742 | 0.25 | 0 | 0 |" in lines[3]
         assert "95 % t interval" in lines[5]
+        page = Page(table._repr_html_())
+        shown = [cell.strip() for line in (lines[0], *lines[2:4]) for cell in line.strip("|").split("|")]
+        assert [text for text in page.text if text.strip()][1:][: len(shown)] == shown
+        assert len(page.values("img", "src")) == 1
         with files["csv"].open() as text:
             rows = list(csv.DictReader(text))
         assert float(rows[1]["difference"]) == -2.0

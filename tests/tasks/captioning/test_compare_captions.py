@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from hostile import Page
 
 from hf_curriculum.evaluation.comparison import differences, draw_images
 from hf_curriculum.tasks.captioning import CaptionEvaluator, compare_captions
@@ -154,6 +155,8 @@ def test_the_table(monkeypatch, tmp_path):
     assert "Intervals and p values from 100 paired resamples of 4 images, seed 1; p is two-sided." in str(found)
     left_out = [line.split(" is left out: ")[0] for line in lines if " is left out: " in line]
     assert left_out == ["meteor", "spice", "clip_score"]
+    page = Page(found._repr_html_())
+    assert " ".join(page.text).split() == [word for word in str(found).split() if word not in ("|", "---", "###")]
     plain = json.loads(json.dumps(found.to_dict()))
     assert plain["differences"][-1]["metric"] == "rouge_l"
     assert plain["values"]["Simi-CL"]["rouge_l"] == found.values["Simi-CL"]["rouge_l"]
