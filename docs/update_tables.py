@@ -1,4 +1,4 @@
-"""Writes what follows from the tables of `hf_curriculum.names`: the tables of docs/scores.md and docs/curricula.md, and the
+"""Writes what follows from `hf_curriculum.names`: the tables of docs/scores.md and docs/curricula.md, and the
 `__init__.pyi` of `hf_curriculum` and of its tasks, by which type checkers and editors know names loaded on first use.
 
 python docs/update_tables.py
