@@ -4,7 +4,8 @@
     python .ci/release.py --repository https://github.com/OWNER/NAME
 
 It runs `.ci/run`, builds wheel and source distribution (the same bytes from the same commit), and runs the command in
-an empty environment with the wheel. It writes `SHA256SUMS` and an SBOM, and uploads nothing.
+an empty environment with the wheel. It writes `SHA256SUMS` and an SBOM, and uploads nothing. It needs the package
+index, and some 6 GB for a while.
 """
 
 from __future__ import annotations

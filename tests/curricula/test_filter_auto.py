@@ -9,7 +9,6 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from datasets import Dataset
-from sklearn.mixture import GaussianMixture
 
 from hf_curriculum import (
     BucketedStream,
@@ -51,6 +50,7 @@ def kept_of(scores, easy="high", **fields):
     ("weight", "distance", "deviations"), [(0.3, 4, (1, 1)), (0.5, 5, (1, 0.5)), (0.7, 6, (0.4, 2)), (0.2, 5, (1, 1))]
 )
 def test_it_is_the_mixture_that_scikit_learn_fits(weight, distance, deviations):
+    GaussianMixture = pytest.importorskip("sklearn.mixture").GaussianMixture
     values, _ = two_humps(weight, distance, deviations=deviations)
     theirs = GaussianMixture(2, tol=1e-9, max_iter=2000, reg_covar=0, random_state=0, n_init=3).fit(values[:, None])
     order = np.argsort(theirs.means_[:, 0])

@@ -6,6 +6,7 @@ import functools
 import io
 
 import numpy as np
+import pytest
 import tiny_models as TINY
 import torch
 from datasets import Dataset, Features, Image, List, Value
@@ -42,7 +43,6 @@ from transformers import (
     Qwen2VLProcessor,
     SiglipImageProcessorPil,
 )
-from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 
 WIDTH = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 TEXTS = ["What is in the image?", "A red ball and two dogs.", "It runs in the park.", "You are a helpful assistant."]
@@ -138,6 +138,9 @@ def qwen2_vl():
     words = tokenizer("<|im_start|>", "<|im_end|>", *marks, bos=None, extra_special_tokens=named)
     image = Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=84 * 84)
     template = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
+    pytest.importorskip("torchvision")
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+
     processor = Qwen2VLProcessor(image, words, Qwen2VLVideoProcessor(), chat_template=template)
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
     text = {"vocab_size": len(words), "num_key_value_heads": 2, "max_position_embeddings": 512, **WIDTH}

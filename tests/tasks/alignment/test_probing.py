@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.cluster import KMeans
-from sklearn.metrics import homogeneity_completeness_v_measure
 from transformers import BertConfig, BertModel, CLIPConfig, CLIPModel, T5Config, T5EncoderModel, T5Model
 
 from hf_curriculum import make_scenes, train_wordpiece
@@ -13,6 +11,8 @@ from hf_curriculum.tasks.alignment import word_vectors as vectors_of
 from hf_curriculum.tasks.alignment.figures import vectors_by_colour
 from hf_curriculum.tasks.alignment.probing import cluster_agreement, k_means
 
+KMeans = pytest.importorskip("sklearn.cluster").KMeans
+homogeneity_completeness_v_measure = pytest.importorskip("sklearn.metrics").homogeneity_completeness_v_measure
 CAPTIONS = ["a red shirt", "the man wears a blue shirt", "a shirt that is red", "A Grey striped shirt on a line"]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
