@@ -1,9 +1,12 @@
 // Run in a page: text with too little contrast (WCAG 2.2, 1.4.3), and a page that is wider than its screen.
 const channel = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
 const luminance = ([red, green, blue]) => 0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
-const parsed = (text) => {
-  const found = text.match(/[\d.]+/g).map(Number);
-  return [...found.slice(0, 3).map((value) => value / 255), found[3] ?? 1];
+const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+const parsed = (text) => { // any notation of CSS
+  pixel.clearRect(0, 0, 1, 1);
+  pixel.fillStyle = text;
+  pixel.fillRect(0, 0, 1, 1);
+  return [...pixel.getImageData(0, 0, 1, 1).data].map((value) => value / 255);
 };
 const over = (top, below) => [0, 1, 2].map((at) => top[3] * top[at] + (1 - top[3]) * below[at]);
 const behind = (element) => {
