@@ -39,18 +39,18 @@ def shuffle_scores(
     easy: Literal["low", "high"] | None = None,
     overwrite: bool = False,
 ) -> Dataset | DatasetDict:
-    """Adds a control for a score: the same scores, permuted at random, so that they are independent of the examples.
+    """Adds a control for a score: the same scores, randomly permuted among the examples.
 
     The new column holds the same scores equally often. So buckets have exactly the sizes they have for the score,
     with `cut="rank"` and `cut="value"`, and a curriculum over it differs only in which examples count as easy.
 
     With `within`, scores are permuted only among rows that share a value of that column. Matched for caption length,
-    for example, the control keeps the part of the score's effect that is an effect of length. Rows whose `within` is
-    missing form a group of their own.
+    for example, the control keeps the score's effect through length. Rows whose `within` is missing form a group of
+    their own.
 
     Rows without a score (NaN) keep none. Where captions of one image share their score, they still share one: images
-    are permuted among images with as many scored captions, which keeps the distribution. An image with a number of
-    captions that no other has keeps its score.
+    are permuted among images with the same number of scored captions, which keeps the distribution. An image whose
+    number of captions is unique keeps its score.
 
     Args:
         dataset: the scored data set, shuffled or filtered too, or splits; each split is permuted by itself.

@@ -250,7 +250,7 @@ class VectorSimilarities(Similarities):
 def retrieval_metrics(
     similarities: Similarities | np.ndarray, image_of_text: Sequence[int] | np.ndarray | None = None
 ) -> dict[str, float]:
-    """Recall at 1, 5 and 10 and the median rank, both ways, such as a trainer's `compute_metrics` returns.
+    """Computes recall at 1, 5 and 10 and the median rank in both directions, for a trainer's `compute_metrics`.
 
     Args:
         similarities: of texts and images, or the matrix of their scores.
