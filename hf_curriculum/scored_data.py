@@ -104,6 +104,14 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
         TypeError: an iterable data set.
         ValueError: there is no score column with provenance, or the folder's own data would hide the splits.
         RuntimeError: another process writes the folder.
+
+    Example:
+        >>> from hf_curriculum import CaptionLength, add_scores
+        >>> import os, tempfile
+        >>> folder = os.path.join(tempfile.mkdtemp(), "scored")
+        >>> save_scored(add_scores(Dataset.from_dict({"caption": ["a dog"]}), CaptionLength()), folder)
+        >>> "scores.json" in os.listdir(folder)
+        True
     """
     section = provenance_markdown(dataset)  # fails before anything is written
     with complete_folder(path) as folder:
@@ -158,6 +166,14 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
         FileNotFoundError: no `scores.json`.
         ValueError: splits, rows or provenance differ from the file, the data names files outside, or shards are not
             scored yet.
+
+    Example:
+        >>> from hf_curriculum import CaptionLength, add_scores
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> save_scored(add_scores(Dataset.from_dict({"caption": ["a dog"]}), CaptionLength()), folder)
+        >>> load_scored(folder)["caption_length"][:]
+        [2.0]
     """
     if (Path(path) / MANIFEST).is_file():
         return load_scored_shards(path)

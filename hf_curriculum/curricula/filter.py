@@ -23,8 +23,7 @@ class Filter(WrappingCurriculum):
 
     Args:
         keep: the share to keep, more than 0 and at most 1: the easiest ⌊n·keep⌋ scored examples. 0.5 if neither it nor
-            `at_least` is given. `"auto"`: the easy one of two humps of the scores, up to where both are equally
-            probable.
+            `at_least` is given. `"auto"`: the easier of two humps of the scores, while it is the more probable one.
         then: the curriculum over the kept examples; `easy` and `unscored` are arguments of the filter.
         by: the column of another score to filter by; None: the score that `then` orders by.
         by_easy: which end of `by` is easy, in place of what its provenance says.

@@ -29,15 +29,14 @@ class OnlineSelection(WrappingCurriculum):
 
     `"loss"` prefers examples that the model does not know yet (on noisy captions: false ones), `"-loss"` those it
     knows. `"reducible_loss"`, loss − `reference`, prefers those that only a model trained on true captions knows.
-    `"grounding"`, the loss with another candidate's image − the loss, prefers captions that the model reads off the
-    image.
+    `"grounding"`, the loss with another candidate's image − the loss, captions that the image explains.
 
     Args:
         candidates: examples drawn for each that is trained on; with 1 the run is the same as `then`, bit for bit.
         value: one of these four, without a default, because none is good for all data. For another value, write a
             subclass with its own `values`.
         reference: the column with the loss of a reference model, of the same kind as the model's own: the mean over
-            tokens, `ModelLoss(..., reduction="mean")`. Rows without it are chosen only where no candidate of the place
+            tokens, `ModelLoss(..., reduction="mean")`. Rows without it are chosen only if no candidate of the place
             has it.
         then: the curriculum that draws; `easy`, `unscored` and `batches` are arguments of the selection.
         temperature: None for the best; else a candidate is drawn with a probability in proportion to

@@ -16,7 +16,7 @@ from hf_curriculum.planning.stage import Stage
 
 @dataclass(frozen=True)
 class SelfPaced(SizedCurriculum):
-    """Trains on the examples whose current loss is below a threshold, which rises round by round.
+    """Trains on the examples whose current loss is at most a threshold, which rises round by round.
 
     It begins with `warmup_epochs` passes over everything. Then, before each round, one scoring pass measures the loss
     of every training example. The first threshold is the `initial` quantile of the losses; each further one is

@@ -315,8 +315,7 @@ class Augment:
             stretched by more. A crop that does not fit is drawn again, at most ten times.
 
     Raises:
-        ValueError: `crop` is not a range within 0…1, `ratio` not a range of positive numbers, or `jitter` is not
-            within 0…1.
+        ValueError: `crop` is not a range within 0…1, `ratio` not a range above 0, or `jitter` not within 0…1.
 
     Source: Szegedy et al. 2015 (the crop); released code of DisCL (crop, flip, jitter 0.4).
 

@@ -49,8 +49,7 @@ def make_image_processor(
 
     Args:
         size: height and width in pixels, or one number for both.
-        mean: of red, green and blue in 0…1, subtracted. The default is ImageNet's, which DINO's towers were trained
-            with.
+        mean: of red, green and blue in 0…1, subtracted. The default is ImageNet's, as for DINO's towers.
         std: of red, green and blue in 0…1, divided by.
         resample: a filter of Pillow by name: "nearest", "box", "bilinear", "hamming", "bicubic" or "lanczos".
         backend: "torchvision" resizes by torch's own filters, "bilinear" and "bicubic": an image then takes about half
@@ -59,8 +58,7 @@ def make_image_processor(
             largest difference is 2 with "bilinear" and 8 with "bicubic", whose overshoots are clipped elsewhere.
         draft: collators and `PixelInputs` decode a JPEG at the smallest of 1, 1/2, 1/4 and 1/8 of its size that covers
             `size`. It is faster and changes the pixels: of those photographs at 64 pixels by 2.5 of 255 in the mean
-            and up to 124. Rows have to hold files (`datasets.Image(decode=False)`); images that are augmented are
-            decoded whole.
+            and up to 124. Rows must hold files (`datasets.Image(decode=False)`); augmented images are decoded whole.
 
     Raises:
         ImportError: torchvision is not installed, and its backend was asked for.

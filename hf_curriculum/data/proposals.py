@@ -113,6 +113,13 @@ class StoredProposals:
     Raises:
         ValueError: an option out of range; boxes that end before they begin, or of another image, when they are read.
         FileNotFoundError: there is no such file.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "proposals.npz")
+        >>> np.savez(path, **{"9": [[0, 0, 50, 20]], "9/size": [100, 100]})
+        >>> StoredProposals(path).boxes_of("9", 200, 200)[0]
+        array([[  0.,   0., 100.,  40.]], dtype=float32)
     """
 
     def __init__(

@@ -44,6 +44,12 @@ class Curriculum(Configured, Deciding, ABC):
             every pass with its own, smaller batch, as a new data loader for each epoch does.
         fit_steps: the run's length in optimizer steps, in place of the rule's own; see `fit_to`.
         fit_epochs: the run's length in passes over all examples that it uses, in place of the rule's own.
+
+    Example:
+        >>> from hf_curriculum import Phases, make_plan
+        >>> plan = make_plan(Phases(2, easy="high", unscored="drop"), np.array([1.0, np.nan, 3]), global_batch_size=1)
+        >>> plan.rows(0, 3).tolist()
+        [2, 0, 2]
     """
 
     needs_scores: ClassVar[bool] = True

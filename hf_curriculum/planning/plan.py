@@ -64,6 +64,12 @@ class Plan:
         amended: of a plan for the rest of a run, the part before: `step`, the steps taken; `examples` trained on and
             `scored` in them; and a `description`. Sample positions are counted from the run's beginning.
         stage_starts: first sample position of each stage, and the end of the last stage.
+
+    Example:
+        >>> from hf_curriculum import Phases
+        >>> plan = make_plan(Phases(2), np.array([3.0, 1, 2, 4]), global_batch_size=2)
+        >>> plan.num_steps, plan.rows(0, 4).tolist()
+        (3, [2, 1, 3, 2])
     """
 
     curriculum: Curriculum
@@ -536,8 +542,7 @@ def make_plan(
 
     Args:
         curriculum: the rule.
-        ranking: the data set; or an order of examples; or one score per example, low = easy unless the curriculum says
-            otherwise.
+        ranking: the data set, an order of examples, or one score per example, where low = easy by default.
         score_column: the data set's score.
         global_batch_size: examples per optimizer step.
         seed: key of every draw.

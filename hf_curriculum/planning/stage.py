@@ -61,6 +61,10 @@ class Stage:
 
     Raises:
         ValueError: the pool is empty, or nothing would be drawn.
+
+    Example:
+        >>> Stage(0, "phase 1", "all", slices=((0, 3),), num_draws=6).positions(0, 6, key=1).tolist()
+        [1, 2, 0, 2, 0, 1]
     """
 
     in_passes: ClassVar[bool] = True
@@ -124,8 +128,7 @@ class Stage:
 
         Args:
             positions: in the order, int64, shape (m,).
-            part: the probability that a draw of a position shows the example: 1, or the share of an image's captions
-                per draw.
+            part: the probability that a draw of the position shows it: 1, or the share of an image's captions.
 
         Returns:
             float64, shape (m,).

@@ -404,8 +404,11 @@ def save_scores(
             rows of one key differ in score.
 
     Example:
-        >>> save_scores(data, "scores.parquet")                     # doctest: +SKIP
-        >>> data = load_scores(the_same_data, "scores.parquet")     # doctest: +SKIP
+        >>> from hf_curriculum import CaptionLength, add_scores
+        >>> import os, tempfile
+        >>> data = add_scores(Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"]}), CaptionLength())
+        >>> save_scores(data, os.path.join(tempfile.mkdtemp(), "scores.parquet")).name
+        'scores.parquet'
     """
     keys, splits = key_columns(key), as_splits(dataset, "`save_scores`")
     if isinstance(dataset, DatasetDict):
@@ -468,6 +471,14 @@ def load_scores(
     Raises:
         FileNotFoundError: no such file.
         ValueError: not a side file, a damaged one, rows whose key it lacks, or columns that exist already.
+
+    Example:
+        >>> from hf_curriculum import CaptionLength, add_scores
+        >>> import os, tempfile
+        >>> data = Dataset.from_dict({"image_id": ["1", "2"], "caption": ["a dog", "a red ball"]})
+        >>> file = save_scores(add_scores(data, CaptionLength()), os.path.join(tempfile.mkdtemp(), "scores.parquet"))
+        >>> load_scores(data.select([1]), file)["caption_length"][:]
+        [3.0]
     """
     splits = as_splits(dataset, "`load_scores`")
     folder = (Path(path) / MANIFEST).is_file()

@@ -57,8 +57,7 @@ class StopWhenDiverged(TrainerCallback):
     """Ends a run whose logged loss is NaN or infinite, or whose final loss shows that nothing was learned.
 
     `Trainer` hides such training losses unless `logging_nan_inf_filter=False`; the validation loss always shows. A
-    clamped loss, as of detectors, stays finite when a run fails, so it is compared with the loss of constant
-    predictions.
+    clamped loss, as of detectors, stays finite when a run fails: it is compared with constant predictions' loss.
 
     Args:
         constant_loss: the final training loss, averaged over the last tenth of the steps, must be below it:

@@ -37,8 +37,8 @@ class CurriculumSampler(Sampler[Any]):
     `StatefulDataLoader`. Workers of a plain `DataLoader` read ahead, so give `start=completed steps` there.
 
     Args:
-        plan: the plan, or a function that returns it when iteration begins: the plan of a signal-paced run grows with
-            each decision.
+        plan: the plan, or a function that returns it when iteration begins: a signal-paced plan grows with each
+            decision.
         start: completed optimizer steps, or a function that returns them when iteration begins.
         placeholders: whether the completed steps are yielded too, as `PLACEHOLDER`: for a loop that skips the batches
             it has seen, like `Trainer`'s; or a function that returns it when iteration begins.

@@ -110,8 +110,8 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     Raises:
         FileNotFoundError: the folder was not written by `save_bucketed`.
-        TypeError: `args` are another trainer's, the training data has no length, or the curriculum cannot be read from
-            buckets.
+        TypeError: `args` are another trainer's, the training data has no length, or buckets cannot follow the
+            curriculum.
         ValueError: the scores are missing, do not fit, are given twice or without a curriculum, or the plan
             contradicts `num_train_epochs` or `max_steps`.
 

@@ -44,8 +44,8 @@ class ClassProbability(ImageScorer):
     `mark_hard(below=)` marks images of low probability. Three kinds of classifier:
 
     - the name or folder of any `AutoModelForImageClassification`;
-    - with `prompts`, the name of a CLIP ("zero-shot"): the softmax over the scaled cosines of the image and all classes'
-      prompts, averaged as unit vectors within a class;
+    - with `prompts`, the name of a CLIP ("zero-shot"): the softmax over the scaled cosines of the image and the
+      prompts of all `classes`, averaged as unit vectors within a class;
     - a function from a list of RGB images to probabilities.
 
     Data and classifier must have the same classes. They are matched by name if `classes` names the data's (and the

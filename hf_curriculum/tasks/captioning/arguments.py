@@ -27,8 +27,8 @@ class CaptioningArguments(CurriculumTrainingArguments):
     `lr_scheduler_type` is None for `TrainingArguments`' default. It may also be `"step"`, with
     `lr_scheduler_kwargs={"rate": 0.8, "every": 3, "start": 0}`: after `warmup_steps` the learning rate is multiplied
     by `rate` after every `every` epochs of the training data (`tasks.captioning.schedules.StepDecay`). The "Noam"
-    schedule of a model of width d with w warm-up steps is `"inverse_sqrt"` with `warmup_steps=w` and `learning_rate=(d
-    * w) ** -0.5`.
+    schedule of a model of width d with w warm-up steps is `"inverse_sqrt"` with `warmup_steps=w` and
+    `learning_rate=(d * w) ** -0.5`.
 
     Raises:
         ValueError: a schedule cannot be read, a setting contradicts another one, or as `CurriculumTrainingArguments`.

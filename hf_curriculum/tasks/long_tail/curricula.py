@@ -196,7 +196,7 @@ class _ByLevel(Curriculum):
 
 @dataclass(frozen=True)
 class GuidanceSchedule(_ByLevel):
-    """Trains on diffusion images from the least guided level to the real images, always with all real ones.
+    """Trains on generated images from the least guided level to the most, together with all real images.
 
     The score column holds each row's guidance level λ, `real` for a real image. In epoch e of the first
     `curriculum_epochs` the pool is the synthetic images of level G(e) and all real images, hard or not. Later epochs

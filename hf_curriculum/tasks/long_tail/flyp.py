@@ -53,6 +53,16 @@ class PromptCollator(LabelCollator):
         ValueError: a template without `{label}`, or a class without a prompt; otherwise as `LabelCollator`.
 
     Source: Goyal et al. 2023, *Finetune like you pretrain* (FLYP), algorithm 1.
+
+    Example:
+        >>> from transformers import AutoTokenizer
+        >>> from hf_curriculum.data.processors import make_image_processor
+        >>> from hf_curriculum.scorers.alignment.clip import SHIPPED
+        >>> tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+        >>> collator = PromptCollator(make_image_processor(64), tokenizer, ["ball", "tree"])
+        >>> batch = collator([{"image": Image.new("RGB", (80, 60)), "label": 1}])
+        >>> tokenizer.decode(batch["input_ids"][0], skip_special_tokens=True)
+        'a photo of tree'
     """
 
     def __init__(

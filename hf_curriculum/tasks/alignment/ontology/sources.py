@@ -114,6 +114,13 @@ def count_stages(ontology: Ontology, pairs: Dataset, triplets: Dataset, objects:
 
     Source: Srinivasan, Ren & Thomason 2023 (TOnICS), §4.1: 2.84M pairs, 2.4M images, 5.8M triplets, 406 nouns, 244
         classes.
+
+    Example:
+        >>> rows = {"image_id": ["1"], "caption": ["a dog"], "objects": [[{"name": "dog"}]]}
+        >>> pairs = Dataset.from_dict(rows)
+        >>> ontology = Ontology.induce(pairs, min_pairs=1, min_instances=1)
+        >>> [(row.stage, row.pairs) for row in count_stages(ontology, pairs, ontology.triplets(pairs))]
+        [('pairs', 1), ('with objects', 1), ('triplets', 1)]
     """
     objects = ontology.objects if objects is None else objects
     if objects is None or objects is False:
