@@ -29,8 +29,7 @@ class Filter(WrappingCurriculum):
         by_easy: which end of `by` is easy, in place of what its provenance says.
         at_least: keep the examples with this score or more, whichever end is easy, in place of a share.
         easy: see `Curriculum`.
-        unscored: see `Curriculum`; a row without the filter's score is never kept, so without `by` only `"error"`
-            makes a difference.
+        unscored: see `Curriculum`; the filter never keeps unscored rows: without `by` only `"error"` matters.
         partial_batches: taken from `then`.
 
     Raises:

@@ -39,8 +39,7 @@ class OnlineSelection(WrappingCurriculum):
             tokens, `ModelLoss(..., reduction="mean")`. Rows without it are chosen only if no candidate of the place
             has it.
         then: the curriculum that draws; `easy`, `unscored` and `batches` are arguments of the selection.
-        temperature: None for the best; else a candidate is drawn with a probability in proportion to
-            exp(value / temperature).
+        temperature: None: the best; else a candidate's probability is proportional to exp(value / temperature).
         score_every: steps whose candidates are valued at once, by the model before the first of them. More than 1
             saves no forward pass, and older values choose worse.
         easy: see `Curriculum`.

@@ -29,8 +29,7 @@ class CaptionCollator:
 
     Args:
         tokenizer: a transformers tokenizer with a padding token.
-        image_processor: of the images, see `PixelInputs`; or None for stored features or regions, or for batches of
-            text alone (a text stage).
+        image_processor: see `PixelInputs`; None for stored features or regions, or for text alone (a text stage).
         max_length: captions are truncated to this number of tokens, special ones included.
         image_column: the column of images, in any form `to_rgb` reads.
         caption_column: the column of captions.
@@ -41,8 +40,7 @@ class CaptionCollator:
             compiled step meets few lengths. By default 8 with a GPU, else 1.
         ignore_padding: labels of padding are -100. False trains on padding too, as the BabyLM authors' code does, and
             pads to the longest caption alone.
-        prefix: put before each caption and not trained on (its labels are -100): `"<image> "` for Flamingo. It
-            counts in `max_length`.
+        prefix: text before each caption that is not trained on, but counts in `max_length`: `"<image> "` for Flamingo.
         vision_features: instead of images, features of a frozen vision tower, by `image_id` (`cache_vision_features`);
             `image_processor` is then None.
         regions: instead of images, stored regions, by `image_id`: what `open_regions` returns, or a `RegionInputs` for

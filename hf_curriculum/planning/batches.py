@@ -57,8 +57,7 @@ class ByImage(Batches):
     image as each other's negatives: leave `batches` out there, or use `ByImage(1)`.
 
     Args:
-        captions_per_image: captions that each image brings; None: the most that an image has. The global batch size
-            must be a multiple.
+        captions_per_image: captions of each draw, a divisor of the global batch size; None: the most of any image.
         image_column: the column that names the image of each row.
 
     Source: Zhang et al. 2022 (Simi-CL) §4.1's captioners: 10 images with 5 captions each per batch.

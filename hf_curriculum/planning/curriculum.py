@@ -117,8 +117,7 @@ class Curriculum(Configured, Deciding, ABC):
     def fit_to(self, *, steps: int | None = None, epochs: float | None = None) -> Self:
         """The same rule, stretched or shortened in proportion to fit a budget.
 
-        Stages keep their pools and their shares of the run, and each begins with a full batch; their passes over the
-        pools may be fractions.
+        Stages keep their pools and their shares of the run, in fractions of passes, and begin with a full batch.
 
         Args:
             steps: optimizer steps of the run, exactly.

@@ -58,8 +58,7 @@ class BucketedStream(IterableDataset[Any]):
         shuffle_buffer: * examples in memory that are shuffled among each other, over all processes.
         partitions_per_step: * parts of a step that are read independently: processes × accumulated batches, at most.
             More processes still get the right examples, but then two of them read the same stretch of a shard.
-        worker_partitions: * successive steps that are read independently: workers per process, at most. More workers
-            read stretches twice.
+        worker_partitions: * successive steps that are read independently; more workers per process read some twice.
         columns: which to read; all if None.
         decode: whether images are decoded, or stay bytes.
         with_samples: whether to yield `IndexedExample` triples (example, row number, sample position), from which

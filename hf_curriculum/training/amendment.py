@@ -43,8 +43,7 @@ class Amendment:
         curriculum: the rule of the rest of the run, planned beforehand; None: the same as before.
         train_dataset: the data of the rest of the run; None: the same as before.
         score_column: its score; None: the column of the same name as before.
-        max_steps: the steps of the whole run, if it becomes longer. From here on the learning rate follows the longer
-            run's schedule.
+        max_steps: the steps of the whole run, if it becomes longer; the learning rate then follows its schedule.
 
     Example:
         >>> harder = Amendment(curriculum=Phases(2), train_dataset=harder_examples)            # doctest: +SKIP

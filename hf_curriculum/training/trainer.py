@@ -99,8 +99,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         train_dataset: may also be the folder that `save_bucketed` wrote, its address (`"s3://..."`) or a
             `BucketedStream`: data of any size is read from its shards. Without a curriculum, a score and weights also
             data that no plan can order (iterable data, a dictionary): the other trainer's own loader reads it.
-        scores: one score per training row, shape (n,), an array or a tensor, in place of `args.score_column`: for data
-            sets without named columns.
+        scores: one score per training row, array or tensor (n,), in place of `args.score_column`: for unnamed columns.
         **kwargs: further arguments of another trainer, see `with_curriculum`.
 
     Attributes:
@@ -648,8 +647,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         """`Trainer.train`, by the arguments and the data as they are now.
 
         Before the first step it looks up stored regions or features of every image, and collates one batch (not of a
-        `BucketedStream`, which would open shards). It also tries the curriculum's signal: the losses of that batch, or
-        the metric's name.
+        `BucketedStream`, which would open shards). It also tries the curriculum's signal, losses or metric.
 
         Args:
             resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last complete one of the run.
