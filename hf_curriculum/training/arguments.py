@@ -65,14 +65,15 @@ class CurriculumTrainingArguments(TrainingArguments):
     global_batch_size: int | None = field(
         default=None,
         metadata={
-            "help": "Examples per optimizer step over all processes. What is given of per_device_train_batch_size and "
-            "gradient_accumulation_steps stays, the other follows; if neither is, one forward pass takes all."
+            "help": "Examples per optimizer step over all processes. A given "
+            "per_device_train_batch_size or gradient_accumulation_steps stays, and the other follows; with neither, "
+            "one forward pass takes all."
         },
     )
     curriculum: AnyCurriculum | None = field(
         default=None,
         metadata={
-            "help": "Which examples are shown when: a curriculum in Python, its JSON or YAML text, a file of it, or "
+            "help": "The order of the examples: a curriculum in Python, its JSON or YAML text, a file of it, or "
             "a name. None trains on shuffled passes over everything."
         },
     )
@@ -82,15 +83,15 @@ class CurriculumTrainingArguments(TrainingArguments):
     weight_column: str | None = field(
         default=None,
         metadata={
-            "help": "The column of the training data that holds one weight per row, a finite number of at least 0, by "
-            "which the example's loss is multiplied; with or without a curriculum."
+            "help": "The column of the training data that holds one weight per row, a finite number of at least 0, "
+            "that multiplies the example's loss; with or without a curriculum."
         },
     )
     seed_examples: bool | None = field(
         default=None,
         metadata={
             "help": "Whether each example's own randomness (crops, noise, a set_transform) is seeded by its place in "
-            "the run, so that it resumes exactly. None: wherever the data or the collator may be random."
+            "the run, so that it resumes exactly. None: if the data or the collator may be random."
         },
     )
     uint8_images: bool = field(
@@ -104,9 +105,9 @@ class CurriculumTrainingArguments(TrainingArguments):
     max_seconds: float | None = field(
         default=None,
         metadata={
-            "help": "End the run after the step in which this many seconds of training (evaluation not counted, all "
-            "restarts together) have passed: for comparisons at equal time. The learning-rate schedule is still made "
-            "for the curriculum's own steps."
+            "help": "End the run after the step in which this many seconds of training have passed, for comparisons "
+            "at equal time. Evaluation does not count; all restarts do. The learning-rate schedule still follows the "
+            "curriculum's own steps."
         },
     )
     audit_draws: bool = field(
@@ -116,7 +117,7 @@ class CurriculumTrainingArguments(TrainingArguments):
     resume_on_other_data: bool = field(
         default=False,
         metadata={
-            "help": "Resume a checkpoint although rows, collator or transform are others than it was trained on; the "
+            "help": "Resume a checkpoint although rows, collator or transform have changed; the "
             "number of rows, the scores and the curriculum must still be the same."
         },
     )

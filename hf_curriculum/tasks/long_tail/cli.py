@@ -48,11 +48,11 @@ _Clip = Annotated[
 ]
 _AtLeast = Annotated[
     float | None,
-    typer.Option(help="Keep images whose cosine with their prompt is so much; what is dropped is listed."),
+    typer.Option(help="Keep images whose cosine with their prompt is this or more, and list the others."),
 ]
 _Tries = Annotated[int, typer.Option(help="Draw an image again while its cosine is below --at-least.", min=1)]
 _Parts = Annotated[
-    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default beside the output.")
+    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default next to the output.")
 ]
 
 
@@ -84,8 +84,8 @@ def generate_command(
 ) -> None:
     """Draw images between a prompt and each hard image, at several levels of guidance.
 
-    What it costs is printed first. An interrupted run goes on with what is missing when the same command is given
-    again. On several GPUs: `accelerate launch -m hf_curriculum.cli generate ...`, where each process draws its share.
+    The cost is printed first. The same command continues an interrupted run. On several GPUs:
+    `accelerate launch -m hf_curriculum.cli generate ...`, where each process draws its part.
     """
     from hf_curriculum.parts import launched
     from hf_curriculum.scorers.alignment.clip import CLIPSimilarity
