@@ -184,7 +184,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     found = {name: len(part) for name, part in parts.items()}
     if recorded != found:
         raise ValueError(
-            f"{Path(path) / FILE_NAME} has the splits and rows {recorded}, but the data beside it has {found}: it is "
+            f"{Path(path) / FILE_NAME} has the splits and rows {recorded}, but the data next to it has {found}: it is "
             "stale. Write it again with `write_provenance`."
         )
     checked = {}

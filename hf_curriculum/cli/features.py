@@ -89,7 +89,7 @@ def features_command(
             setting |= {"grid": grid, "batch_size": batch_size}
             found = _extract(sources[0], store, model, images, setting, {**common, "num_workers": num_workers})
     except KeyboardInterrupt:
-        note(f"\nInterrupted. What is written in {store} is kept; the same command goes on:\n  {typed_again()}")
+        note(f"\nInterrupted. What is written in {store} is kept; the same command continues:\n  {typed_again()}")
         raise
     _print(found, time.perf_counter() - begin, as_json)
 

@@ -325,7 +325,7 @@ def _score(
     try:
         return add_scores_sharded(data, scorers, folder, **options)
     except KeyboardInterrupt:
-        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command goes on:\n  {typed_again()}")
+        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command continues:\n  {typed_again()}")
         raise
 
 

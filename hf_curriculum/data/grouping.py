@@ -125,7 +125,7 @@ def _validate(pairs: Dataset, caption: str, aggregate: Mapping[str, str]) -> Non
     require_columns(
         pairs.column_names,
         [caption, *aggregate],
-        reader="`group_captions` was told to read it.",
+        reader="An argument of `group_captions` names it.",
         remedy="Name another: group_captions(pairs, {column: 'mean'}, caption=...).",
     )
     if not holds_text(pairs, caption):

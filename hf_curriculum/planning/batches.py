@@ -309,8 +309,8 @@ def _one_group_per_batch(stage: Stage, groups: Groups, batch_size: int) -> Stage
     (first, end), *others = stage.slices
     if first or others:
         raise ValueError(
-            f"ByNode needs a pool of the easiest examples, and that of {stage.name} ({stage.rule}) is another. Use "
-            "cumulative pools."
+            f"ByNode needs a pool of the easiest examples, and the pool of {stage.name} ({stage.rule}) is another. "
+            "Use cumulative pools."
         )
     pool_at = getattr(stage, "pool_at", None)
     least = end if pool_at is None else pool_at(0)

@@ -128,7 +128,7 @@ def deal_rows(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, n
     require_columns(
         dataset.column_names,
         [IMAGE_ID, CAPTION],
-        reader="Captions are dealt to rows of other images.",
+        reader="Captions are moved to rows of other images.",
         remedy="Load with `load_captioned`, which gives both.",
     )
     if not 0 <= share <= 1:
@@ -139,8 +139,8 @@ def deal_rows(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, n
     most = np.unique(images[chosen], return_counts=True)[1].max(initial=0)
     if 2 * most > len(chosen):
         raise ValueError(
-            f"{most:,} of the {len(chosen):,} rows whose captions are to be dealt are of one image, so not all of "
-            "them can get a caption of another. Give data of more images, or deal a larger share."
+            f"{most:,} of the {len(chosen):,} rows whose captions should move are of one image, so not all of "
+            "them can get a caption of another. Give data of more images, or move a larger share."
         )
     given = draws.permutation(chosen)
     while len(clash := np.flatnonzero(images[given] == images[chosen])):

@@ -289,7 +289,7 @@ class ShardRun:
         if any(process.exitcode for process in processes):
             raise RuntimeError(
                 f"{sum(bool(process.exitcode) for process in processes)} of {count} processes ended with an error, "
-                "which stands above. Finished shards are kept; the same command goes on."
+                "which stands above. Finished shards are kept; the same command continues."
             )
 
     def work(self, start: float, worker: int | None = None, most: int | None = None) -> None:

@@ -234,7 +234,7 @@ class Study:
         if unknown:
             logger.warning(
                 f"{len(unknown)} of {len(self.runs)} runs were made before the data of a run was recorded: whether it "
-                "is that of now cannot be compared. Delete a run's folder to make it again."
+                "is the present data is unknown. Delete a run's folder to make it again."
             )
         changed = {}
         for item in self.runs:
@@ -244,8 +244,8 @@ class Study:
             first, found = next(iter(changed.items()))
             others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             raise ValueError(
-                f"The run in {first}{others} was made on other data: {found}. Its numbers would stand beside those of "
-                "the data of now. Give another output_dir, or delete the run's folder to make it again."
+                f"The run in {first}{others} was made on other data: {found}. Its numbers are not comparable "
+                "with those on the present data. Give another output_dir, or delete the run's folder to make it again."
             )
 
     def _fingerprints(self, item: StudyRun) -> dict[str, Any]:

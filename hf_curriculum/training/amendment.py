@@ -169,7 +169,7 @@ def _record(
     if steps > before["num_steps"]:
         logger.warning(
             f"The run had {before['num_steps']:,} steps, and has {steps:,} as amended: the learning-rate schedule "
-            "goes on as one made for all of them, not where the shorter one was."
+            "continues as one made for all of them, not where the shorter one was."
         )
     rule = trainer.curriculum.to_dict() if asked["curriculum"] is None else asked["curriculum"]
     told = (line for line in saved["description"].splitlines() if not line.startswith("amended after "))

@@ -250,7 +250,7 @@ def _gold(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> 
     """Words and tags as they were given, of the sentences that have words."""
     for words, found in zip_longest(sentences, tags):
         if words is None or found is None:
-            raise ValueError("`tags` are not as many as the sentences. Give one list of tags for each sentence.")
+            raise ValueError("The numbers of `tags` and sentences differ. Give one list of tags for each sentence.")
         if isinstance(words, str):
             raise TypeError("`tags` were given for sentences that are not split into words. Give lists of words.")
         if _has_words(words, found, "`tags`"):

@@ -117,7 +117,7 @@ def _load(pairs: str, objects: list[str], split: str, images: str | None) -> tup
     instances = [one for one in objects if one.lower().endswith((".json", ".json.gz"))]
     if instances and len(objects) > 1:
         raise typer.BadParameter(
-            "COCO's instances stand beside other files, and are joined with captions alone. Name one of them.",
+            "COCO's instances were given with other files, and are joined with captions alone. Name one of them.",
             param_hint="--objects",
         )
     options: dict[str, Any] = {"images": False if images == "none" else images, "check_images": False}

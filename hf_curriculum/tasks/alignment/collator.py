@@ -138,7 +138,7 @@ class ContrastiveCollator:
         if not isinstance(caption, str) or not caption.strip() or image_id in (None, ""):
             raise ValueError(
                 f"`{self.caption_column}` is {caption!r} and `{IMAGE_ID}` {image_id!r}. Each row needs a caption, and "
-                "the id of its image, by which wrong pairs are told from right ones. Remove the row."
+                "the id of its image, which identifies right pairs. Remove the row."
             )
         prepared: dict[str, Any] = {"caption": caption, "image_id": str(image_id)}
         if self.nouns:

@@ -109,7 +109,7 @@ def _validate_keys(batch: Mapping[str, Any]) -> None:
     missing = [name for name in ("image_keys", "text_keys") if name not in batch]
     if missing:
         raise ValueError(
-            f"The batch has {sorted(batch)} and no {missing}, by which a caption is told from those of other images. "
+            f"The batch has {sorted(batch)} and no {missing}, which identify a caption's own image. "
             "Use a ContrastiveCollator."
         )
 

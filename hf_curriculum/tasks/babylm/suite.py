@@ -189,7 +189,7 @@ def _validate_same_model(folder: Path, about: Mapping[str, Any]) -> None:
         return  # there are none, or none that can be read
     if is_other:
         raise ValueError(
-            f"{file} holds the results of {before['model']!r}, and its scores are kept beside it; those of "
+            f"{file} holds the results and scores of {before['model']!r}; those of "
             f"{about['model']!r} would take their place. Name another folder (--output), or delete this one."
         )
 

@@ -276,8 +276,8 @@ def _validate_samples(baseline: str, num_samples: int) -> None:
     """There is a baseline, and it needs no more samples than there are."""
     if baseline not in ("greedy", "leave_one_out"):
         raise ValueError(
-            f"baseline={baseline!r} is not known: a reward is compared with that of the 'greedy' caption, or of the "
-            "image's other samples ('leave_one_out')."
+            f"baseline={baseline!r} is not known: a reward is compared with the reward of the 'greedy' caption, or of "
+            "the image's other samples ('leave_one_out')."
         )
     least = 2 if baseline == "leave_one_out" else 1
     if num_samples < least:

@@ -143,7 +143,7 @@ def propose_command(
     try:
         boxed = add_proposals(data, found_by, drop_empty=drop_empty, **saving)
     except KeyboardInterrupt:
-        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command goes on:\n  {typed_again()}")
+        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command continues:\n  {typed_again()}")
         raise
     if boxed is None:
         note(f"process {rank} of {world_size}: its share is done")

@@ -146,7 +146,7 @@ class _Run:
         names = self.detector.class_names(loaded) if self.names is None else self.names
         if names is None:
             raise ValueError(
-                f"{self.detector!r:.120} does not know the names of its classes, which objects are told by. Pass "
+                f"{self.detector!r:.120} does not know the names of its classes, by which objects are stored. Pass "
                 '`names=`, a list of them in their order, or "coco" for its 80.'
             )
 

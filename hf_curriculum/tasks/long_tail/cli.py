@@ -110,7 +110,7 @@ def generate_command(
         spectrum = generate_spectrum(data, pipeline, prompts=prompt, folder=folder, **wanted, **options)
         kept = spectrum if scorer is None else filter_spectrum(spectrum, scorer, at_least=at_least)
     except KeyboardInterrupt:
-        note(f"\nInterrupted. What is drawn in {folder} is kept; the same command goes on:\n  {typed_again()}")
+        note(f"\nInterrupted. What is drawn in {folder} is kept; the same command continues:\n  {typed_again()}")
         raise
     rank, world_size = launched()
     if rank:
@@ -130,9 +130,7 @@ def _validate_output(output: Path, source: Path, overwrite: bool) -> None:
             "is generated from them. Name a folder of its own."
         )
     if (output / "dataset_dict.json").exists():
-        raise ValueError(
-            f"{output} holds a data set with splits, which generated images beside them would hide. Name another."
-        )
+        raise ValueError(f"{output} holds a data set with splits, which generated images would hide. Name another.")
     if there and not overwrite:
         raise ValueError(f"{output} is there already. Pass --overwrite, or name another.")
 

@@ -193,7 +193,7 @@ class VectorSimilarities(Similarities):
             bad = np.flatnonzero(~np.isfinite(vectors.sum(1)))
             if len(bad):
                 raise ValueError(
-                    f"The vectors of {len(bad):,} of {len(vectors):,} {name}s are not finite, the first that of row "
+                    f"The vectors of {len(bad):,} of {len(vectors):,} {name}s are not finite, the first in row "
                     f"{bad[0]}. They have no rank. Look at the model's outputs: training may have diverged."
                 )
         self.shape: tuple[int, int] = (len(self.texts), len(self.images))
@@ -309,6 +309,6 @@ def _validate_finite(scores: np.ndarray, start: int) -> None:
     bad = np.flatnonzero(~np.isfinite(scores.sum(1)))
     if len(bad) and not np.isfinite(scores[bad]).all():
         raise ValueError(
-            f"Scores of {len(bad):,} texts, the first that of row {start + bad[0]}, are not finite. They have no "
+            f"Scores of {len(bad):,} texts, the first in row {start + bad[0]}, are not finite. They have no "
             "rank. Look at the model's outputs: training may have diverged."
         )

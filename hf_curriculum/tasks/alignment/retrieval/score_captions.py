@@ -168,7 +168,7 @@ def clip_similarities(
     texts, index = distinct_captions(*scorer.read_texts(list(captions), scorer.caption_column))
     if (index < 0).any():
         raise ValueError(
-            f"{int((index < 0).sum()):,} of {len(index):,} captions are blank, the first that of row "
+            f"{int((index < 0).sum()):,} of {len(index):,} captions are blank, the first in row "
             f"{int(np.argmin(index))}. They have no vector, and so no rank. Leave them out (`drop_empty_captions`)."
         )
     if check is not None:

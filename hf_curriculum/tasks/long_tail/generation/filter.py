@@ -277,7 +277,7 @@ def _folder(spectrum: Dataset, folder: str | Path | None) -> Path:
     """Where parts and side table go."""
     if folder is None and not spectrum.cache_files:
         raise ValueError(
-            "The spectrum is in memory alone, so there is no place beside it for its scores and the table of what is "
+            "The spectrum is in memory alone, so it has no folder for its scores and the table of what is "
             "dropped. Pass `folder=`."
         )
     return Path(spectrum.cache_files[0]["filename"]).parent / "filter" if folder is None else Path(folder)

@@ -245,7 +245,7 @@ def hard_images(data: Dataset, allow_all_hard: bool = False) -> Dataset:
         )
     if hard.all() and not allow_all_hard:
         raise ValueError(
-            f"All {len(data):,} images are hard: the curriculum would have none to show beside the generated. "
+            f"All {len(data):,} images are hard: the curriculum would have none to show with the generated ones. "
             "Give a lower threshold to `mark_hard`, all images and not the hard ones alone, or `allow_all_hard=True`."
         )
     ids = read_column(data, IMAGE_ID)

@@ -42,7 +42,7 @@ def join_spectrum(train: Dataset, spectrum: Dataset) -> Dataset:
     Example:
         >>> data = join_spectrum(train, spectrum)  # doctest: +SKIP
     """
-    require_columns(train.column_names, [IMAGE, IMAGE_ID], reader="Real images are told apart by it.", remedy="")
+    require_columns(train.column_names, [IMAGE, IMAGE_ID], reader="It identifies real images.", remedy="")
     require_columns(
         spectrum.column_names, [IMAGE, IMAGE_ID, GUIDANCE, HARD, SOURCE_ID, SEED, PROMPT], reader="", remedy=_REMEDY
     )
