@@ -169,7 +169,7 @@ def validate_choice(name: str, given: object, choices: tuple[object, ...]) -> No
 
 
 def read_provenance(dataset: AnyDataset, split: str | None = None) -> dict[str, ScoreProvenance]:
-    """The provenance of every score column, by the column's present name.
+    """Returns the provenance of every score column, by the column's present name.
 
     Args:
         dataset: a data set, or splits; an `IterableDataset` whose features are unknown carries none.

@@ -91,9 +91,9 @@ def load_provenance(path: str | Path, split: str | None = None) -> dict[str, Sco
 
 
 def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_arguments: Any) -> None:
-    """`save_to_disk`, with `scores.json` and a section on the scores in `README.md` beside it.
+    """Saves a scored data set with `save_to_disk`, a `scores.json` and a section on the scores in `README.md`.
 
-    An older set in the folder stays until the new one is whole. Other files in it are kept.
+    An older set in the folder stays until the new one is complete. Other files in it are kept.
 
     Args:
         dataset: the scored data set.
@@ -104,6 +104,14 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
         TypeError: an iterable data set.
         ValueError: there is no score column with provenance, or the folder's own data would hide the splits.
         RuntimeError: another process writes the folder.
+
+    Example:
+        >>> from hf_curriculum import CaptionLength, add_scores
+        >>> import os, tempfile
+        >>> folder = os.path.join(tempfile.mkdtemp(), "scored")
+        >>> save_scored(add_scores(Dataset.from_dict({"caption": ["a dog"]}), CaptionLength()), folder)
+        >>> "scores.json" in os.listdir(folder)
+        True
     """
     section = provenance_markdown(dataset)  # fails before anything is written
     with complete_folder(path) as folder:
@@ -148,7 +156,7 @@ def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
 
 
 def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
-    """Loads what `save_scored` wrote, and checks that the data and `scores.json` agree; or what `score_shards` wrote.
+    """Loads a folder of `save_scored`, and verifies the data against `scores.json`; or a folder of `score_shards`.
 
     Args:
         path: the folder. One of `score_shards` becomes a data set of keys and scores, without captions or images.
@@ -156,8 +164,16 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
 
     Raises:
         FileNotFoundError: no `scores.json`.
-        ValueError: the data has other splits, rows or provenance than the file says, or names files outside; shards
-            are not scored yet.
+        ValueError: splits, rows or provenance differ from the file, the data names files outside, or shards are not
+            scored yet.
+
+    Example:
+        >>> from hf_curriculum import CaptionLength, add_scores
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> save_scored(add_scores(Dataset.from_dict({"caption": ["a dog"]}), CaptionLength()), folder)
+        >>> load_scored(folder)["caption_length"][:]
+        [2.0]
     """
     if (Path(path) / MANIFEST).is_file():
         return load_scored_shards(path)
@@ -168,7 +184,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     found = {name: len(part) for name, part in parts.items()}
     if recorded != found:
         raise ValueError(
-            f"{Path(path) / FILE_NAME} has the splits and rows {recorded}, but the data beside it has {found}: it is "
+            f"{Path(path) / FILE_NAME} has the splits and rows {recorded}, but the data next to it has {found}: it is "
             "stale. Write it again with `write_provenance`."
         )
     checked = {}
@@ -185,10 +201,10 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
 
 
 def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> Dataset:
-    """`concatenate_datasets` for data sets scored by other versions of a library, or after a fit on other corpora.
+    """Concatenates data sets scored by different versions of a library, or after fits on different corpora.
 
-    `concatenate_datasets` refuses them, because their features differ. Here what differs is logged, and the provenance
-    of the joined column names all of it. Rows of a data set without the column have no score.
+    `concatenate_datasets` refuses them, because their features differ. Here differences are logged, and the provenance
+    of the joined column names them all. Rows of a data set without the column have no score.
 
     Args:
         datasets: scored data sets, one after the other.
@@ -196,8 +212,8 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
 
     Raises:
         TypeError: something that is not a `Dataset`.
-        ValueError: no data set; a score whose easy end differs, whose scorer does with `same_scorer`, that has no
-            provenance in one of them, or that has changed since it was recorded.
+        ValueError: no data set is given; a score's easy end differs, or its scorer with `same_scorer`; it has no
+            provenance in one data set, or has changed since it was recorded.
 
     Example:
         >>> joined = concat_scored([scored_in_spring, scored_in_autumn])  # doctest: +SKIP

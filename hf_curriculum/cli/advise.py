@@ -29,7 +29,7 @@ _Features = Annotated[
     Path | None,
     typer.Option(help="Stored features of the images, as `hf-curriculum features` writes them: photographs need it."),
 ]
-_Minutes = Annotated[float, typer.Option(help="How long it may take on this machine.", callback=above_zero)]
+_Minutes = Annotated[float, typer.Option(help="Time limit on this machine.", callback=above_zero)]
 _Easy = Annotated[Literal["low", "high"] | None, typer.Option(help="Which end is good, if not as recorded.")]
 
 
@@ -38,18 +38,18 @@ def advise_command(
     dataset: ScoredFolder,
     score_column: ScoreColumn = None,
     features: _Features = None,
-    model: Annotated[Literal["small"], typer.Option(help="What is trained.")] = "small",
+    model: Annotated[Literal["small"], typer.Option(help="The model to train.")] = "small",
     minutes: _Minutes = 10,
     split: Split = WITHOUT_SPLITS,
     seed: Annotated[int, typer.Option(help="Of the sample, what is held out, and the runs.", min=0)] = 0,
     easy: _Easy = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check on a sample whether filtering by a score may win anything, before a long run is paid for.
+    """Check on a sample whether filtering by a score may help, before you pay for a long run.
 
-    Gives a part of the captions to other images, sees whether the score tells them, and trains small models with and
-    without the filter. It says "filter", "nothing to win" or "nothing can be told", of small models and of this
-    sample: no promise for yours.
+    Gives a part of the captions to other images, measures whether the score finds them, and trains small models with
+    and without the filter. The verdict is `filter`, `nothing to win` or `nothing can be told`, for small models on
+    this sample: no promise for yours.
     """
     from hf_curriculum.studies.advise import advise
 

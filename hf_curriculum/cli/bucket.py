@@ -11,13 +11,13 @@ import typer
 from hf_curriculum.cli.common import AsJson, complete_column, lines_of, note, plainly, say
 from hf_curriculum.cli.score import column_mapping
 
-_Source = Annotated[str, typer.Argument(help="The shards that were scored: files, a pattern, a folder or an address.")]
-_Scores = Annotated[Path, typer.Argument(help="What `hf-curriculum score --in-place` wrote.")]
+_Source = Annotated[str, typer.Argument(help="The scored shards: files, a pattern, a folder or an address.")]
+_Scores = Annotated[Path, typer.Argument(help="The folder of `hf-curriculum score --in-place`.")]
 _Column = Annotated[
     str | None, typer.Option(help="The score to sort by; by default the first one.", autocompletion=complete_column)
 ]
 _Keep = Annotated[
-    list[str] | None, typer.Option(help="A column to write, beside key and scores; all, if none is named.")
+    list[str] | None, typer.Option(help="A column to write, in addition to key and scores; all, if none is named.")
 ]
 
 
@@ -34,7 +34,7 @@ def bucket_command(
     score_column: _Column = None,
     easy: Annotated[Literal["low", "high"] | None, typer.Option(help="Which end is easy, if not as recorded.")] = None,
     unscored: Annotated[
-        Literal["last", "drop", "error"], typer.Option(help="What becomes of pairs without a score.")
+        Literal["last", "drop", "error"], typer.Option(help="What to do with pairs without a score.")
     ] = "last",
     uids: Annotated[Path | None, typer.Option(help="DataComp's subset file (.npy): write these pairs alone.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="As in `score`: OURS=THEIRS.")] = None,
@@ -48,8 +48,8 @@ def bucket_command(
 ) -> None:
     """Write a scored crawl as one folder of shards per bucket, easiest first.
 
-    Every shard is read once, front to back. An interrupted run goes on with what is missing when the same command is
-    given again, on several machines too. Next: `train_dataset` of a trainer, or `BucketedStream`.
+    Every shard is read once, front to back. The same command continues an interrupted run, on several machines
+    too. Next: `train_dataset` of a trainer, or `BucketedStream`.
     """
     from hf_curriculum.streaming.save_shards import bucket_shards
 

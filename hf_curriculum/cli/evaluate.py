@@ -68,9 +68,7 @@ _Nouns = Annotated[
 ]
 _Ontology = Annotated[
     Path | None,
-    typer.Option(
-        help="Of `retrieval`: an ontology.json, whose nouns are asked for and whose classes are ranked within."
-    ),
+    typer.Option(help="Of `retrieval`: an ontology.json: score its nouns, and rank within its classes."),
 ]
 _COMMON = ("suite", "model", "data", "output", "batch_size", "limit", "as_json")
 _OF_DATA = ("split", "images", "features", "compare", "html")
@@ -112,9 +110,9 @@ def evaluate_command(
     """Evaluate a model: benchmarks, captions, or retrieval of images and captions; tables in a folder.
 
     `--suite captions` writes a caption for each image of a split and compares it with the image's own captions by
-    BLEU, METEOR, CIDEr, SPICE and CLIPScore: results.json, results.md, captions.json (COCO's format of results) and
-    per_image.csv. `--suite retrieval` ranks images for captions and captions for images: results.json, results.md and
-    ranks.csv.
+    BLEU, METEOR, CIDEr, SPICE and CLIPScore. It writes results.json, results.md, captions.json (COCO's format of
+    results) and per_image.csv. `--suite retrieval` ranks images for captions and captions for images, and writes
+    results.json, results.md and ranks.csv.
     """
     if suite not in _OPTIONS:
         raise typer.BadParameter(f"{suite!r} is not known. There are {', '.join(_OPTIONS)}.", param_hint="--suite")

@@ -28,15 +28,15 @@ _Store = Annotated[Path, typer.Argument(help="The folder to write.", show_defaul
 _Model = Annotated[
     str | None,
     typer.Option(
-        help="What finds the regions: a detector or vision tower of the Hub, or a folder of one; "
-        "torchvision:fasterrcnn_resnet50_fpn; scenes_clip, which ships with this package; or a trained captioner, for "
+        help="The model that finds the regions: a detector or vision tower of the Hub or a folder, or "
+        "torchvision:fasterrcnn_resnet50_fpn. Or scenes_clip, shipped with this package, or a trained captioner, for "
         "its own detector."
     ),
 ]
 _Grid = Annotated[int | None, typer.Option(help="Cells along each side, for a vision tower.", min=1)]
 _Threshold = Annotated[float, typer.Option(help="Confidence above which detections are kept.", min=0, max=1)]
 _Standardise = Annotated[
-    bool, typer.Option("--standardise", help="Take away the mean of each feature and divide by its deviation.")
+    bool, typer.Option("--standardise", help="Subtract the mean of each feature and divide by its deviation.")
 ]
 _MadeBy = Annotated[
     str | None,
@@ -64,9 +64,9 @@ def features_command(
 ) -> None:
     """Write the features of images' regions into one folder, from which captioners are trained.
 
-    With --model they are found in images; without, files that hold them are put together. An interrupted run goes on
-    where it stopped when the same command is given again. On several GPUs: `accelerate launch -m hf_curriculum.cli
-    features ...`, where each process finds the regions of its share.
+    --model finds them in images; without it, files of features are merged. The same command continues an
+    interrupted run. On several GPUs: `accelerate launch -m hf_curriculum.cli features ...`, where each process finds
+    the regions of its part.
     """
     begin = time.perf_counter()
     _hide_bars()
@@ -89,7 +89,7 @@ def features_command(
             setting |= {"grid": grid, "batch_size": batch_size}
             found = _extract(sources[0], store, model, images, setting, {**common, "num_workers": num_workers})
     except KeyboardInterrupt:
-        note(f"\nInterrupted. What is written in {store} is kept; the same command goes on:\n  {typed_again()}")
+        note(f"\nInterrupted. What is written in {store} is kept; the same command continues:\n  {typed_again()}")
         raise
     _print(found, time.perf_counter() - begin, as_json)
 

@@ -56,7 +56,7 @@ def plan_command(
     split: Split = WITHOUT_SPLITS,
     epochs: Epochs = None,
     steps: Annotated[
-        int | None, typer.Option(help="Fit the curriculum to so many optimizer steps, whatever its length is.", min=1)
+        int | None, typer.Option(help="Stretch or shorten the curriculum to this number of optimizer steps.", min=1)
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw the pool's growth into this PNG or SVG file.")] = None,
     export: Annotated[
@@ -66,7 +66,7 @@ def plan_command(
     datacomp: Annotated[bool, typer.Option(help="Export --id-column as DataComp's sorted 128-bit uids.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a curriculum would show when, and what it costs beside its i.i.d. control.
+    """Print the plan of a curriculum, and its cost compared with an i.i.d. control.
 
     `train` holds out a part for validation first, so its own plan has fewer examples.
     """

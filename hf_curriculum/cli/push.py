@@ -16,7 +16,8 @@ def push_command(
     dataset: ScoredFolder,
     repo_id: Annotated[str, typer.Argument(help="Where to, as me/name.")],
     num_buckets: Annotated[
-        int | None, typer.Option(help="Also write so many buckets, easiest first, each a configuration to stream.")
+        int | None,
+        typer.Option(help="Also write this number of buckets, easiest first, each a configuration to stream."),
     ] = None,
     score_column: ScoreColumn = None,
     cut: Annotated[

@@ -15,7 +15,7 @@ def report_command(
     run: Annotated[Path, typer.Argument(help="The folder that a run was trained into, or one checkpoint.")],
     output: Annotated[Path | None, typer.Argument(help="Folder for the page; RUN/report, if not given.")] = None,
     control: Annotated[
-        list[str] | None, typer.Option(help="A run to draw beside it, as FOLDER or NAME=FOLDER. May be repeated.")
+        list[str] | None, typer.Option(help="A run to compare with, as FOLDER or NAME=FOLDER. May be repeated.")
     ] = None,
     dataset: Annotated[
         Path | None,
@@ -25,7 +25,7 @@ def report_command(
     title: Annotated[str, typer.Option(help="Title of the page.")] = "A training run",
     as_json: AsJson = False,
 ) -> None:
-    """Write a page about a run: plan, decisions, validation curves beside its controls."""
+    """Write a page about a run: plan, decisions, validation curves compared with controls."""
     from hf_curriculum.training.report import training_report
 
     controls = named_paths(control or (), "--control")

@@ -34,8 +34,8 @@ _Source = Annotated[
     str,
     typer.Argument(
         help="A folder of images with a .csv, .tsv or .jsonl in it (columns file_name and caption, or caption0, "
-        "caption1, ...), a caption file of COCO or Karpathy, a saved data set, or a name on the Hub. Conversations "
-        "(LLaVA's, ShareGPT's, TRL's) are found by themselves."
+        "caption1, ...). Or a caption file of COCO or Karpathy, a saved data set, or a name on the Hub. Conversations "
+        "(LLaVA's, ShareGPT's, TRL's) are recognised."
     ),
 ]
 _Output = Annotated[Path | None, typer.Argument(help="Folder for the scored data set.")]
@@ -43,21 +43,21 @@ _Scorers = Annotated[
     list[str],
     typer.Option(
         help="A score to add: its name, or JSON, YAML or a file of either with `type` and arguments, as in "
-        '\'{"type": "noun_count", "max_words": 50}\'; your own as module:Class, a file module.py here, or with '
+        '\'{"type": "noun_count", "max_words": 50}\'. Or your own as module:Class, from a file module.py here, or as '
         '\'{"type": "module:Class", ...}\'. May be repeated; one that combines scores comes after them.',
         autocompletion=lambda incomplete: beginning(SCORERS, incomplete),
     ),
 ]
 _Model = Annotated[
     str | None,
-    typer.Option(help="A folder or a name on the Hub, for the scores above that need a model and were given none."),
+    typer.Option(help="A folder or a name on the Hub, for scores above that need a model and name none."),
 ]
 _PerImage = Annotated[
     Literal["max", "min", "mean"] | None,
-    typer.Option(help="Give all captions of an image one score: the largest, smallest or mean of theirs."),
+    typer.Option(help="Give all captions of an image one score: the largest, smallest or mean one."),
 ]
 _FitOn = Annotated[
-    str | None, typer.Option(help="The split that scorers learn from which need a corpus: `train`, if not given.")
+    str | None, typer.Option(help="The split to fit scorers on that need a corpus: `train`, if not given.")
 ]
 _HoldOut = Annotated[
     float | None,
@@ -75,7 +75,7 @@ _Images = Annotated[
 _Column = Annotated[
     list[str] | None,
     typer.Option(
-        help="What a column of the data is called, OURS=THEIRS: `caption=text`, `image=photo`, `image_id=id`, "
+        help="The name of a column in the data, OURS=THEIRS: `caption=text`, `image=photo`, `image_id=id`, "
         "`messages=chat`. May be repeated; captions in several columns are `caption=first,second`."
     ),
 ]
@@ -85,7 +85,7 @@ _DropEmpty = Annotated[
 ]
 _Part = Annotated[
     Literal["assistant", "user", "system", "all"] | None,
-    typer.Option(help="Whose messages of a conversation scorers of text read: `assistant`, if not given."),
+    typer.Option(help="The role whose messages text scorers read in a conversation; `assistant`, if not given."),
 ]
 _Turns = Annotated[
     Literal["all", "first", "last"] | None, typer.Option(help="Which of these messages: `all`, if not given.")
@@ -112,7 +112,7 @@ _Keep = Annotated[
     list[str] | None,
     typer.Option(help="With --in-place: keep this column with the scores (`uid`, `url`, `caption`). May be repeated."),
 ]
-_Status = Annotated[bool, typer.Option("--status", help="Say how far OUTPUT is that is scored in place, and end.")]
+_Status = Annotated[bool, typer.Option("--status", help="Print the progress of OUTPUT, scored in place, and end.")]
 _NumProc = Annotated[
     int | None, typer.Option(help="Worker processes, of each launched process, each with its own model.")
 ]
@@ -121,9 +121,9 @@ _NumWorkers = Annotated[
 ]
 _Rank = Annotated[int | None, typer.Option(help="Which of --ranks processes this is, from 0, without a launcher.")]
 _Ranks = Annotated[int | None, typer.Option(help="How many processes there are.")]
-_PartRows = Annotated[int, typer.Option(help="Rows that are kept at a time when the run is interrupted.")]
+_PartRows = Annotated[int, typer.Option(help="Rows of a part: an interrupted run loses at most one part.")]
 _Parts = Annotated[
-    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default beside the output.")
+    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default next to the output.")
 ]
 
 
@@ -162,13 +162,13 @@ def score_command(
 ) -> None:
     """Add score columns to captioned images, or to conversations, and save them with their provenance.
 
-    An interrupted run goes on with what is missing when the same command is given again.
+    The same command continues an interrupted run.
 
-    With --in-place any number of processes may be started by any means, and share what is left.
+    With --in-place start any number of processes by any means: they share the work.
 
     On several GPUs or machines: `accelerate launch -m hf_curriculum.cli score ...`, `torchrun`, `srun`, a job array of
-    Slurm, or --rank and --ranks, with OUTPUT on a disk that all see. Each process scores its share, the first saves
-    the result. `--no-check-images` spares each process decoding all images first: those that cannot be read get NaN.
+    Slurm, or --rank and --ranks, with OUTPUT on a disk that all see. Each process scores its part, the first saves
+    the result. With `--no-check-images` no process decodes all images first: unreadable ones get NaN.
     """
     from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
@@ -325,7 +325,7 @@ def _score(
     try:
         return add_scores_sharded(data, scorers, folder, **options)
     except KeyboardInterrupt:
-        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command goes on:\n  {typed_again()}")
+        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command continues:\n  {typed_again()}")
         raise
 
 

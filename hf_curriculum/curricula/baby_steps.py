@@ -24,19 +24,19 @@ from hf_curriculum.planning.stage import Stage
 
 @dataclass(frozen=True)
 class BabySteps(SizedCurriculum):
-    """Trains on the easiest bucket until a validation metric stops improving, then merges the next one into the pool.
+    """Trains on the easiest bucket until a validation metric stops improving, then adds the next bucket.
 
     A round is one pass over the pool, rounded up to optimizer steps, and ends with an evaluation. When the metric has
     not improved for `patience` passes the next bucket joins, and the count and the best value are reset. The run is as
-    long as its budget, the last rounds being on everything. So that the budget always suffices, a bucket that has
-    waited too long is forced in: early enough for it and every later one to have `min_epochs` passes of their pools.
+    long as its budget, and its last rounds are on everything. A bucket that has waited too long is forced in. This
+    happens early enough for it and every later one to have `min_epochs` passes of their pools.
 
     Args:
         num_buckets: buckets, easiest first.
         patience: passes over the pool without improvement before the next bucket joins.
         metric: a metric that `evaluate()` returns, such as "loss" or "cider".
         greater_is_better: whether it should rise; None: a loss should fall, anything else rise.
-        min_delta: by how much a value must be better to count as an improvement, in the metric's unit.
+        min_delta: the least change that counts as an improvement, in the metric's unit.
         min_epochs: passes over its pool that the budget reserves for each bucket that has not joined yet.
         cut: buckets of equal size by `"rank"`, or by `"value"` with ties kept together.
         thresholds: the inner thresholds as scores, with `cut="value"`; see `Phases`.
@@ -144,7 +144,7 @@ class BabySteps(SizedCurriculum):
         return f"round {entry['round'] + 1}: {entry['metric']} {entry['value']:.4g} ({course}) → {result}"
 
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """By which steps the buckets are forced in."""
+        """The steps by which the buckets are forced in."""
         buckets = self._buckets(ranking)
         deadlines = self._deadlines(buckets, ranking, budget)[1:]
         sizes = ", ".join(f"{size:,}" for size in buckets.sizes)

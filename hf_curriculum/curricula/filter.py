@@ -19,24 +19,23 @@ from hf_curriculum.planning.stage import Stage
 
 @dataclass(frozen=True)
 class Filter(WrappingCurriculum):
-    """Never shows the hardest examples: `then` runs over the easiest ⌊n·keep⌋ scored ones, or those above a value.
+    """Drops the hardest examples and runs the curriculum `then` on the rest.
 
     Args:
-        keep: the share to keep, more than 0 and at most 1; 0.5 where neither it nor `at_least` is given. `"auto"`: the
-            easy one of the two humps that the scores of all rows form, up to where both are equally probable.
-        then: the curriculum over what is kept; `easy` and `unscored` are arguments of the filter.
-        by: the column of another score, which says what is kept; None: the score that `then` orders by.
+        keep: the share to keep, more than 0 and at most 1: the easiest ⌊n·keep⌋ scored examples. 0.5 if neither it nor
+            `at_least` is given. `"auto"`: the easier of two humps of the scores, while it is the more probable one.
+        then: the curriculum over the kept examples; `easy` and `unscored` are arguments of the filter.
+        by: the column of another score to filter by; None: the score that `then` orders by.
         by_easy: which end of `by` is easy, in place of what its provenance says.
         at_least: keep the examples with this score or more, whichever end is easy, in place of a share.
         easy: see `Curriculum`.
-        unscored: see `Curriculum`; a row is never kept without the score that says what is kept, so without `by` only
-            `"error"` makes a difference.
+        unscored: see `Curriculum`; the filter never keeps unscored rows: without `by` only `"error"` matters.
         partial_batches: taken from `then`.
 
     Raises:
-        ValueError: `keep` is out of range, or stands beside `at_least`; `by_easy` has nothing to turn; `then` is no
-            curriculum or has `easy`, `unscored` or `batches`; in a plan: nothing is kept, nothing says which end of
-            `by` is easy, or `keep` is `"auto"` and there are no two humps.
+        ValueError: `keep` is out of range or given with `at_least`, `by_easy` has no effect, or `then` is no
+            curriculum or has `easy`, `unscored` or `batches`. In a plan: nothing is kept, the easy end of `by` is
+            unknown, or `keep="auto"` finds no two humps.
         TypeError: `keep` is neither a number nor `"auto"`.
 
     Source: Nebbia & Kovashka 2024 (WSOD) §3.4: keep 0.5 or 0.75, alone or before four phases; by the number of
@@ -83,7 +82,7 @@ class Filter(WrappingCurriculum):
 
     @property
     def needs_scores(self) -> bool:
-        """Whether there is a score to order by: to keep by it, or for `then`."""
+        """Whether a score is needed: to filter by it, or for `then`."""
         return self.by is None or self.then.needs_scores
 
     @property

@@ -24,11 +24,11 @@ _GRID = 30
 
 @dataclass(frozen=True)
 class Growing(SizedCurriculum):
-    """Draws evenly from the easiest share of the examples, a share that grows with every step.
+    """Draws evenly from the easiest part of the examples, which grows with every step.
 
     By default the last epoch of the run is one shuffled pass over everything, so that every example is shown, and the
-    share grows before it. `full_at=1` grows until the run's end instead: a sixth of three epochs' examples, the
-    hardest, is then never drawn, and 43 % of one epoch's.
+    share grows before it. `full_at=1` grows until the run's end instead: it never draws the hardest sixth of the
+    examples in three epochs, or 43 % in one.
 
     With x the completed part of the growth, x/a capped at 1, and b the initial share, the share is
 
@@ -41,8 +41,8 @@ class Growing(SizedCurriculum):
     | `"step"` | b until x = a, then everything | Wu et al. 2021 |
     | `"geometric"` | b · r^⌊x/s⌋ | Hacohen & Weinshall 2019, fixed exponential pacing |
 
-    rounded to examples, never less than one and never more than all. Draws are independent, so an example may be
-    drawn again before another is drawn. Like `IID`, it takes its length from the training arguments if none is given.
+    rounded to examples, never less than one and never more than all. Draws are independent, so an example may be drawn
+    twice before another is drawn once. Like `IID`, it takes its length from the training arguments if none is given.
 
     Args:
         function: which of the above.
@@ -53,7 +53,7 @@ class Growing(SizedCurriculum):
         power: p.
         increase: r, for `"geometric"`.
         every: s, the part of the run between two increases, for `"geometric"`.
-        epochs: passes over the data set that the run is as long as.
+        epochs: the run's length in passes over the data set.
         examples: examples to draw, in place of `epochs`.
         easy: see `Curriculum`.
         unscored: see `Curriculum`.

@@ -20,7 +20,7 @@ from hf_curriculum.planning.stage import Stage
 class IID(SizedCurriculum):
     """Independent and identically distributed training: shuffled passes over all examples.
 
-    Its length is that of `num_train_epochs` or `max_steps` where it is not given here.
+    Without a length of its own it takes `num_train_epochs` or `max_steps`.
 
     Args:
         epochs: passes over the data set.
@@ -51,14 +51,14 @@ class IID(SizedCurriculum):
 
 
 def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
-    """A control that trains on as many examples, in as many optimizer steps, as a plan.
+    """A control of a plan: the same number of examples trained on and of optimizer steps.
 
-    Where a plan chooses among candidates, `"iid"` has as many examples trained on, none of them chosen, and takes less
-    compute; `"hard_first"` chooses too. Two more controls are the same curriculum over the columns that
-    `shuffle_scores` adds: an order at random, and one matched for length.
+    Where a plan chooses among candidates, `"iid"` trains on the same number, chooses none and takes less compute;
+    `"hard_first"` chooses too. Two more controls are the same curriculum over the columns that `shuffle_scores` adds:
+    an order at random, and one matched for length.
 
     Args:
-        plan: the plan to be compared with; of a signal-paced curriculum, before or after its decisions.
+        plan: the plan to compare with; of a signal-paced curriculum, before or after its decisions.
         kind: `"iid"`: shuffled passes over everything; `"hard_first"`: the same rule with the hard end called easy.
 
     Raises:

@@ -17,22 +17,22 @@ from hf_curriculum.rng import hash64
 
 @dataclass(frozen=True)
 class InfoBatch(SizedCurriculum):
-    """Leaves out, in each pass, a random part of the examples whose loss is low, and gives the others more weight.
+    """Each pass skips a random part of the low-loss examples and gives the remaining ones more weight.
 
-    The first pass is over everything. Every example keeps the loss that it had when it was last trained on, so that
-    no scoring pass is needed. Before each further pass, the mean of these losses is the threshold: of the examples
-    below it a share `prune` is left out, drawn at random, and the loss of those that stay is multiplied by (number
-    below) / (number that stay), which is 1 / (1 − prune) where the counts divide. All others weigh 1. So a pass has
-    the expected gradient of one over everything, in fewer steps: each is (all examples) / (those that stay) times as
-    long as without weights. From `until` of the steps on it is passes over everything again, with weight 1.
+    The first pass is over everything. Every example keeps the loss of its last training step, so no scoring pass is
+    needed. Before each further pass, the mean of these losses is the threshold: a random share `prune` of the examples
+    below it is skipped. The loss of those that stay is multiplied by (number below) / (number that stay), which is 1 /
+    (1 − prune) where the counts divide. All others weigh 1. So a pass has the expected gradient of one over
+    everything, in fewer steps: each is (all examples) / (those that stay) times as long as without weights. From
+    `until` of the steps on it is passes over everything again, with weight 1.
 
-    A pass is rounded up to optimizer steps. The run is as long as its budget, in examples trained on: what is left out
-    gives more passes, so a run that is to be cheaper than the control has fewer `epochs`.
+    A pass is rounded up to optimizer steps. The run is as long as its budget, in examples trained on: skipped examples
+    give more passes. For a run cheaper than the control set fewer `epochs`.
 
     Args:
-        prune: the share of the examples below the threshold that a pass leaves out, from 0 to less than 1. One of them
+        prune: the share of the examples below the threshold that a pass skips, from 0 to less than 1. One of them
             always stays.
-        until: the part of the steps after which nothing is left out any more, more than 0 and at most 1.
+        until: the part of the steps after which nothing is skipped any more, more than 0 and at most 1.
         epochs: the budget in passes over all examples; without it and `examples` the training arguments say.
         examples: the budget in examples.
         easy: not used: a low loss is easy.
@@ -45,9 +45,8 @@ class InfoBatch(SizedCurriculum):
         ValueError: an argument is out of range, or the budget ends before a pass could leave anything out.
 
     Source: Qin et al. 2024, *InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning* (their r is
-        `prune`, 0.5; their δ is `until`, 0.875). They write that each example below the mean is left out with
-        probability r, and their code fixes the number; so it is here, with weights that always add up to the number of
-        examples.
+        `prune`, 0.5; their δ is `until`, 0.875). They write that each example below the mean is skipped with
+        probability r; their code and ours fix the number. Here weights always add up to the number of examples.
 
     Example:
         >>> InfoBatch(epochs=6).to_dict()
@@ -77,9 +76,9 @@ class InfoBatch(SizedCurriculum):
             raise ValueError(f"InfoBatch(until={self.until}) is not possible; until is more than 0 and at most 1.")
 
     def arrange_round(self, ranking: Ranking, losses: np.ndarray | None, key: int) -> Ranking:
-        """What the round leaves out, then what stays of those below the mean loss, then the others.
+        """The examples that the round skips, then the others below the mean loss, then the rest.
 
-        Within each they are in the data set's order. What is left out follows from the losses and the key alone.
+        Within each they are in the data set's order. The losses and the key alone decide which are skipped.
         """
         if losses is None:
             return ranking
@@ -122,7 +121,7 @@ class InfoBatch(SizedCurriculum):
         return ((pruned, below, below / (below - pruned)),)
 
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
-        """The mean loss, how many examples are below it, and how many of them the next round leaves out."""
+        """The mean loss, how many examples are below it, and how many of them the next round skips."""
         losses = observed.losses[ranking.order]
         if not np.isfinite(losses).any():
             raise ValueError(
@@ -140,7 +139,7 @@ class InfoBatch(SizedCurriculum):
         }
 
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """When nothing is left out any more."""
+        """When nothing is skipped any more."""
         last = self._last(self.declared_steps(ranking, budget))
         return (
             f"before each further pass {100 * self.prune:.4g} % of the examples below the mean loss of training are "

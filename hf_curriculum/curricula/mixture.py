@@ -37,10 +37,10 @@ _SMOOTHING = 0.9
 
 @dataclass(frozen=True)
 class Mixture(SizedCurriculum):
-    """Draws each source of a data set in an exact share, which stays, moves over the run, or follows the losses.
+    """Draws each source of a data set in exact shares, which stay, move over the run, or follow the losses.
 
-    `Mixture("source", {"caption": 1, "vqa": 1, "ocr": 1})` shows as many rows of each `source`, however many there
-    are. After every step each source has been drawn as often as its share asks, to one example. A source is drawn in
+    `Mixture("source", {"caption": 1, "vqa": 1, "ocr": 1})` shows the same number of rows of each `source`, whatever
+    their sizes. After every step each source's draws match its share to within one example. A source is drawn in
     shuffled passes of its own, which go on over the whole run: a small one is repeated, and the plan says how often.
 
     With `to` the shares move from `shares` to `to`, reach it after the part `over` of the run, and stay there. With
@@ -55,7 +55,7 @@ class Mixture(SizedCurriculum):
     where ε_t = min(1/K, √(ln K / (K t))) after decision t, and ε_0 = 1/K. A loss that is no number changes nothing.
 
     Args:
-        column: names the source of each row.
+        column: the column that names the source of each row.
         shares: name of a source → its weight; 0 for one that comes later or is left out. They need not add up to 1.
         to: the weights that the shares move to, of the same sources; None: they stay.
         over: the part of the run after which `to` is reached.
@@ -66,23 +66,23 @@ class Mixture(SizedCurriculum):
         adapt: what decides the shares while training: `"loss"`, `"odm"`, or None: nothing.
         every: optimizer steps between two decisions.
         temperature: T of `"loss"`: a small one gives nearly everything to the source with the largest loss.
-        epochs: the run's length in passes over as many examples as all sources have; without it and `examples` the
-            training arguments say.
+        epochs: the run's length in multiples of the sources' total size; without it and `examples` the training
+            arguments say.
         examples: examples to draw, in place of `epochs`.
         easy: see `Curriculum`; only rules in `then` go by a score.
         unscored: see `Curriculum`.
         partial_batches: only `"stream"` is possible.
 
     Raises:
-        ValueError: a weight is negative or no number, all are 0, or `to` or `then` name other sources; an argument is
-            out of range, or does nothing; a rule in `then` cannot be used here; in a plan: a row names no source, a
-            source has no rows, or too few draws for its rule.
+        ValueError: a weight is negative or no number, all are 0, or `to` or `then` name other sources. Or an argument
+            is out of range or has no effect, or a rule in `then` cannot be used here. In a plan: a row names no
+            source, a source has no rows, or too few draws for its rule.
         TypeError: a weight is no number.
 
-    Source: shares as the number of draws, and orders of sources: ours, after `datasets.interleave_datasets` and
-        arXiv 2603.27744. `"odm"`: Albalak et al. 2023 (arXiv 2312.02406), algorithm 1, with α = 0.9; their
-        reward is the loss of a training batch, and the one source it is of is updated; ours are validation losses,
-        and all sources are. Their released code adds up L / (10 · share) in place of the moving average.
+    Source: shares as the number of draws, and orders of sources: ours, after `datasets.interleave_datasets` and arXiv
+        2603.27744. `"odm"`: Albalak et al. 2023 (arXiv 2312.02406), algorithm 1, with α = 0.9; their reward is the
+        loss of a training batch, and updates the source of that batch alone. Ours are validation losses, and update
+        all sources. Their released code adds up L / (10 · share) in place of the moving average.
 
     Example:
         >>> rule = Mixture("source", {"caption": 1, "vqa": 1}, to={"caption": 1, "vqa": 3}, over=0.8)
@@ -194,7 +194,7 @@ class Mixture(SizedCurriculum):
 
     @property
     def needs_scores(self) -> bool:  # type: ignore[override]
-        """Whether the rule of any source does."""
+        """Whether the rule of any source needs scores."""
         return any(rule.needs_scores for rule in self.then.values())
 
     @property
@@ -360,7 +360,7 @@ class Mixture(SizedCurriculum):
         return (f"shares by {self.adapt!r} every {self.every:,} steps, {checks:,} times, on {on} (rows: {sizes})",)
 
     def details(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """Of each source its share, its draws, and how often each of its rows is shown."""
+        """Each source's share, its draws, and how often each of its rows is shown."""
         counted = self._counted(ranking, budget)
         total = sum(draws for *_, draws in counted)
         return tuple(

@@ -23,7 +23,7 @@ _SHOWN = 2  # nodes whose mass is logged, the largest
 
 @dataclass(frozen=True)
 class NodeSampling(SizedCurriculum):
-    """Contrastive batches that get harder: the more alike a batch's examples are, the harder its negatives.
+    """Makes contrastive batches harder during training: more and more batches hold similar examples only.
 
     At first every batch is random. Every `check_every` steps the model is evaluated; where its metric is at least
     `threshold`, the share of random batches is multiplied by `decay`. In the other batches all examples belong to one
@@ -31,7 +31,8 @@ class NodeSampling(SizedCurriculum):
     refresh takes it below `floor`.
 
     Args:
-        node_column: names the nodes of each row: a string, or a list of them (an example with two objects is in two).
+        node_column: the column that names each row's nodes: a string, or a list (an example with two objects is in two
+            nodes).
         metric: a metric that `evaluate()` returns, such as the accuracy of retrieval among held-out examples.
         threshold: a refresh needs at least this value.
         check_every: optimizer steps between two evaluations, the length of a round.
@@ -39,8 +40,8 @@ class NodeSampling(SizedCurriculum):
         floor: β, the share that random batches keep.
         at_floor: `"stop"`: no refresh that would pass the floor; `"clamp"`: one last refresh, exactly to the floor.
         min_examples: nodes with fewer examples are left out.
-        image_column: names the image of each row, if no image may come twice in a batch, where it would be its own
-            false negative; None allows it.
+        image_column: the column that names each row's image, so that no batch has an image twice (it would be its own
+            false negative); None allows it.
         epochs: the budget in passes over all examples; without it and `examples` the training arguments say.
         examples: the budget in examples.
         easy: not used.

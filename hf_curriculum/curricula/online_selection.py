@@ -20,44 +20,42 @@ VALUES = ("loss", "reducible_loss", "-loss", "grounding")
 
 @dataclass(frozen=True)
 class OnlineSelection(WrappingCurriculum):
-    """Trains on the best of several candidates, chosen by the model as it is at that step.
+    """At each step, trains on the best of several candidates by the model's current loss.
 
     `then` draws `candidates` examples for every place in a batch. The model gives each a value, without gradients and
-    without dropout, and the one with the largest value is trained on; of equal ones the first. Each place has its own
-    candidates, so that what is trained on does not depend on the number of processes, but for values that differ by
-    rounding alone. The length of `then` counts candidates: an epoch of it trains on one example in `candidates`.
+    without dropout. The one with the largest value is trained on; of equal ones the first. Each place has its own
+    candidates, so the choice depends on the number of processes only where values differ by rounding alone. The length
+    of `then` counts candidates: an epoch of it trains on one example in `candidates`.
 
-    The values: `"loss"` prefers what the model does not know yet, on noisy captions the false ones; `"-loss"` what it
-    knows; `"reducible_loss"`, loss − `reference`, what it does not know and a model trained on true captions does;
-    `"grounding"`, the loss with the image of another candidate of the place − the loss, what it reads off the image.
+    `"loss"` prefers examples that the model does not know yet (on noisy captions: false ones), `"-loss"` those it
+    knows. `"reducible_loss"`, loss − `reference`, prefers those that only a model trained on true captions knows.
+    `"grounding"`, the loss with another candidate's image − the loss, captions that the image explains.
 
     Args:
-        candidates: examples drawn for each that is trained on; with 1 there is nothing to choose: the run is that of
-            `then`, bit for bit.
-        value: one of these four; it has no default, because none is good for all data. Another value is a subclass
-            with a `values` of its own, which needs none.
+        candidates: examples drawn for each that is trained on; with 1 the run is the same as `then`, bit for bit.
+        value: one of these four, without a default, because none is good for all data. For another value, write a
+            subclass with its own `values`.
         reference: the column with the loss of a reference model, of the same kind as the model's own: the mean over
-            tokens, `ModelLoss(..., reduction="mean")`. Rows without it are taken where no candidate of the place has
-            it.
+            tokens, `ModelLoss(..., reduction="mean")`. Rows without it are chosen only if no candidate of the place
+            has it.
         then: the curriculum that draws; `easy`, `unscored` and `batches` are arguments of the selection.
-        temperature: None for the best; else a candidate is drawn with a probability in proportion to
-            exp(value / temperature).
-        score_every: steps whose candidates are valued at once, by the model as it is before the first of them. More
-            than 1 saves no forward pass, and values that are older choose worse.
+        temperature: None: the best; else a candidate's probability is proportional to exp(value / temperature).
+        score_every: steps whose candidates are valued at once, by the model before the first of them. More than 1
+            saves no forward pass, and older values choose worse.
         easy: see `Curriculum`.
         unscored: see `Curriculum`.
         partial_batches: only `"stream"` is possible.
 
-    Shapes: of a step, `candidates` × the global batch size are drawn, and the global batch size is trained on. With
+    Shapes: a step draws `candidates` × the global batch size, and trains on the global batch size. With
         `batches=ByImage(k)` a candidate is an image with its k captions, and its value their mean.
 
     Raises:
         ValueError: a number is out of range, the value is unknown, `reference` and `value` do not go together, or
             `then` cannot be chosen from.
 
-    Source: Loshchilov & Hutter 2015 (online batch selection by loss); Mindermann et al. 2022, equation 3 (reducible
-        loss; their n_b / n_B is our 1 / candidates, and they take the top of the whole large batch); Evans et al. 2024
-        (JEST) for learnability of image–text pairs.
+    Source: Loshchilov & Hutter 2015 (online batch selection by loss). Mindermann et al. 2022, equation 3 (reducible
+        loss; their n_b / n_B is our 1 / candidates, and they take the top of the whole large batch). Evans et al. 2024
+        (JEST): learnability of image–text pairs.
 
     Example:
         >>> from hf_curriculum import Filter
@@ -138,7 +136,7 @@ class OnlineSelection(WrappingCurriculum):
 
     @property
     def choice(self) -> str:
-        """Which candidate is trained on, in words."""
+        """The rule of the choice, in words."""
         return "the best" if self.temperature is None else f"one by exp(value / {self.temperature:g})"
 
     def values(self, candidates: Candidates) -> np.ndarray:
@@ -156,7 +154,7 @@ class OnlineSelection(WrappingCurriculum):
 
     @property
     def reads_in_all(self) -> Mapping[str, Kind]:
-        """What `then` and the batches read, and the reference."""
+        """The columns that `then` and the batches read, and the reference."""
         own: dict[str, Kind] = {} if self.reference is None else {self.reference: "score"}
         return {**super().reads_in_all, **own}
 

@@ -22,7 +22,7 @@ from hf_curriculum.planning.stage import Stage
 
 @dataclass(frozen=True)
 class Phases(Curriculum):
-    """Trains on the easiest bucket first and adds the next one phase by phase.
+    """Trains on the easiest bucket first and adds one bucket per phase.
 
     Phase k draws from buckets 1 … k (`pools="cumulative"`, BabyLM, WSOD) or from bucket k alone (`"exclusive"`).
 
@@ -86,7 +86,7 @@ class Phases(Curriculum):
         return (self.epochs_per_phase,) * self.num_phases
 
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """The phases' epochs added up; from steps, what so many steps are in epochs of all examples."""
+        """The sum of the phases' epochs; of steps, their number in epochs of all examples."""
         if self.steps_per_phase is not None:
             return sum(self.steps_per_phase) * budget.global_batch_size / len(ranking)
         return sum(self._epochs())

@@ -16,13 +16,13 @@ from hf_curriculum.planning.stage import Stage
 
 @dataclass(frozen=True)
 class SelfPaced(SizedCurriculum):
-    """Trains on the examples whose current loss is at most a threshold, and raises the threshold round by round.
+    """Trains on the examples whose current loss is at most a threshold, which rises round by round.
 
     It begins with `warmup_epochs` passes over everything. Then, before each round, one scoring pass measures the loss
     of every training example. The first threshold is the `initial` quantile of the losses; each further one is
-    `growth` times the last. As the model learns, losses fall below the threshold by themselves too. A round is one
-    pass over the pool, rounded up to optimizer steps. The run is as long as its budget; the last `final_epochs` passes
-    are over everything, whatever the losses are.
+    `growth` times the last. As the model learns, more losses fall below the threshold. A round is one pass over the
+    pool, rounded up to optimizer steps. The run is as long as its budget; the last `final_epochs` passes are over
+    everything.
 
     Args:
         initial: the share of examples in the first pool, and the least in any, more than 0 and at most 1.
@@ -100,7 +100,7 @@ class SelfPaced(SizedCurriculum):
         )
 
     def decide(self, ranking: Ranking, budget: Budget, log: Log, observed: Observed) -> dict[str, Any]:
-        """The next threshold, and how many examples it lets in."""
+        """The next threshold, and how many examples are below it."""
         losses = np.sort(observed.losses[ranking.order])
         losses = losses[np.isfinite(losses)]
         if not len(losses):

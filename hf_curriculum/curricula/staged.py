@@ -17,7 +17,7 @@ from hf_curriculum.planning.stage import Stage
 
 @dataclass(frozen=True)
 class Staged(Curriculum):
-    """Trains on the parts of a data set one after the other, each with a curriculum of its own.
+    """Trains on the parts of a data set one after the other, each with its own curriculum.
 
     `Staged({"text": IID(epochs=20), "captions": Phases(4)}, column="source")` shows the rows whose `source` is "text",
     then those whose `source` is "captions": one run, one optimizer, one learning-rate schedule. A part ends with a
@@ -26,7 +26,7 @@ class Staged(Curriculum):
     Args:
         parts: name of a part → its curriculum, in the order they are shown. All must be planned beforehand, and have a
             length of their own.
-        column: names the part of each row.
+        column: the column that names the part of each row.
         easy: see `Curriculum`; one for all parts.
         unscored: see `Curriculum`; a part whose curriculum needs no score may have none.
         partial_batches: taken from the parts: `"keep"` if one of them keeps its own.
@@ -56,7 +56,7 @@ class Staged(Curriculum):
 
     @property
     def needs_scores(self) -> bool:
-        """Whether any part's curriculum does."""
+        """Whether any part's curriculum needs scores."""
         return any(rule.needs_scores for rule in self.parts.values())
 
     @property

@@ -25,15 +25,14 @@ _LIMITS = np.array([round(2 ** (20 - part / 8)) for part in range(8)]) / 2**20
 
 @dataclass(frozen=True)
 class Weighted(SizedCurriculum):
-    """Draws every example with a probability in proportion to a weight, with replacement, over any number of examples.
+    """Draws examples with replacement, each with a probability proportional to its weight.
 
-    Without a temperature the score itself is the weight. With temperature T the weight falls with the distance from
-    the easiest score by exp(−|score − easiest| / T): a small T keeps to the easy end, a large one is nearly even.
-    Unscored examples have weight 0.
+    Without a temperature the score itself is the weight. With temperature T the weight is exp(−|score − easiest| / T):
+    a small T keeps to the easy end, a large one is nearly even. Unscored examples have weight 0.
 
     With a soft cap every draw of an example takes `cap` off its log-weight, so that a few heavy examples do not fill
-    the run. Draws stay independent, with the expected counts of that process in the limit of small steps: after a
-    time t, which fits all counts to the draws, those of weight w are ln(1 + w·t) / cap.
+    the run. Draws stay independent, with that process's expected counts in the limit of small steps. After a time t,
+    which fits all counts to the draws, an example of weight w has ln(1 + w·t) / cap draws.
 
     Args:
         temperature: T, in the score's unit; None: the score is the weight.
@@ -42,7 +41,7 @@ class Weighted(SizedCurriculum):
         easy: see `Curriculum`; without a temperature it only says in which order reports show the examples.
         unscored: `"error"` refuses unscored examples; otherwise they are never drawn.
         partial_batches: only `"stream"` is possible.
-        cap: what a draw takes off the log-weight, of the score or of the temperature's weight; the paper's is 0.15.
+        cap: the amount by which a draw lowers the log-weight; the paper's is 0.15.
 
     Raises:
         ValueError: temperature or cap is not positive, or (in a plan) a weight is negative or all are 0.

@@ -170,20 +170,20 @@ def _said(cell: Any) -> str | None:
 
 
 def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int = 0) -> DatasetDict:
-    """Splits off a validation part, the same one for the same data and seed on any machine.
+    """Splits off a validation part: the same one for the same data and seed on any machine.
 
-    Every unit (an image, or a row) gets a number from its `image_id` (or row number) and the seed, and those with the
-    smallest numbers are held out: no library's random stream is involved. By image, neither the order of the rows nor
-    the number of captions matters. Rows keep their order.
+    Every unit (an image, or a row) gets a number from its `image_id` (or row number) and the seed. The smallest
+    numbers are held out, without any library's random stream. By image, neither the order of the rows nor the number
+    of captions matters. Rows keep their order.
 
     Args:
-        dataset: one row per image-caption pair, or per conversation. Conversations without `image_id` are of one image
-            where their `images` are the same ones; one without images is a unit by itself.
+        dataset: one row per image-caption pair, or per conversation. Conversations without `image_id` belong to one
+            image if their `images` are the same; one without images is a unit by itself.
         fraction: share of the images (or rows) to hold out, between 0 and 1. The number is rounded, half to even, and
             is at least 1.
         by: `"image"`: all captions of an image fall on one side. `"row"`: captions are held out one by one, as the
-            BabyLM authors released it; an image may then have captions on both sides, and the validation loss is
-            partly that of images trained on. How many images that concerns is logged.
+            BabyLM authors released it. An image may then have captions on both sides, and part of the validation loss
+            is on images trained on. The log counts these images.
         seed: another seed, another part.
 
     Returns:

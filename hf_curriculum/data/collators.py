@@ -25,47 +25,45 @@ _MULTIPLE = 8
 
 
 class CaptionCollator:
-    """Batches of images and captions for a captioner.
+    """Makes batches of images and captions for a captioner.
 
     Args:
         tokenizer: a transformers tokenizer with a padding token.
-        image_processor: of the images, see `PixelInputs`; or None for stored features or regions, or for batches of
-            text alone (a text stage).
-        max_length: captions are truncated to so many tokens, special ones included.
+        image_processor: see `PixelInputs`; None for stored features or regions, or for text alone (a text stage).
+        max_length: captions are truncated to this number of tokens, special ones included.
         image_column: the column of images, in any form `to_rgb` reads.
         caption_column: the column of captions.
         augment: called with the RGB image before the processor; returns an image or an array (`Augment`,
             torchvision transforms). It may draw from the global generators of `random`, numpy and torch:
             `IndexedCollator` seeds them for each example.
-        pad_to_multiple_of: tokens of a batch, unless that is more than `max_length`: a compiled step then meets few
-            lengths, each of which it is compiled for. By default 8 where there is a GPU, else 1.
-        ignore_padding: padding's labels are -100. False trains on padding tokens too, as released by the BabyLM
-            authors, and pads to the longest caption alone.
-        prefix: put before each caption and not trained on (its labels are -100): `"<image> "` for Flamingo. It
-            counts in `max_length`.
-        vision_features: instead of images, what a frozen vision tower makes of them, by `image_id`
-            (`cache_vision_features`); `image_processor` is then None.
+        pad_to_multiple_of: a batch's length in tokens becomes a multiple of this, up to `max_length`, so that a
+            compiled step meets few lengths. By default 8 with a GPU, else 1.
+        ignore_padding: labels of padding are -100. False trains on padding too, as the BabyLM authors' code does, and
+            pads to the longest caption alone.
+        prefix: text before each caption that is not trained on, but counts in `max_length`: `"<image> "` for Flamingo.
+        vision_features: instead of images, features of a frozen vision tower, by `image_id` (`cache_vision_features`);
+            `image_processor` is then None.
         regions: instead of images, stored regions, by `image_id`: what `open_regions` returns, or a `RegionInputs` for
             box values and other options; `image_processor` is then None.
-        share_images: rows of a batch with the same `image_id` share one image, which is then processed, and encoded
-            by a model that takes an `image_index` (GIT), once. It pays with `ByImage` batches. An `augment` changes
-            the shared image as the first of its rows drew. Not for `torch.nn.DataParallel`, which splits batches by
-            rows: start several GPUs with `torchrun` or `accelerate launch`.
-        encoder_decoder: for a model that makes its decoder's inputs from the labels (VisionEncoderDecoderModel): the
-            batch has no `input_ids` and no `attention_mask`, which it would take for the image encoder's.
+        share_images: rows of a batch with the same `image_id` share one image, which is processed once. A model that
+            takes an `image_index` (GIT) also encodes it once. Use it with `ByImage` batches. `augment` changes the
+            shared image by the draw of its first row. Not for `torch.nn.DataParallel`, which splits batches by rows:
+            start several GPUs with `torchrun` or `accelerate launch`.
+        encoder_decoder: for a model that makes its decoder's inputs from the labels (VisionEncoderDecoderModel): no
+            `input_ids` and no `attention_mask`, which it would take for the image encoder's.
 
     Shapes: `pixel_values` (B, 3, H, W) float32, and `input_ids`, `attention_mask`, `labels` (B, T) int64, with T the
-        longest caption of the batch, in tokens, rounded up to `pad_to_multiple_of`. In place of `pixel_values`: with
-        `vision_features`, `image_features` (B, image tokens, vision width) as they are stored; with `regions`,
-        `region_features` (B, R, dims) float32, zeros where an image has fewer, and `region_mask` (B, R) int64, 1 for
-        a region. With `share_images`, one of them per image, in the order of first rows, and `image_index` (B,)
+        longest caption of the batch, in tokens, rounded up to `pad_to_multiple_of`. With `vision_features`,
+        `image_features` (B, image tokens, vision width) as stored replace `pixel_values`. With `regions`,
+        `region_features` (B, R, dims) float32 do, zeros where an image has fewer, and `region_mask` (B, R) int64, 1
+        for a region. With `share_images`, one of them per image, in the order of first rows, and `image_index` (B,)
         int64, the image of each row.
 
     Raises:
-        ValueError: the tokenizer cannot pad or does not know the prefix, `max_length` leaves nothing of a caption,
-            `pad_to_multiple_of` is not positive or would be trained on, a caption is empty, images or features of a
-            batch differ in size, more than one of images, features and regions is given, an image has no features or
-            no region, or images are to be shared where there are none or they have no ids.
+        ValueError: the tokenizer cannot pad or lacks the prefix; `max_length` leaves nothing of a caption;
+            `pad_to_multiple_of` is not positive or would be trained on. Or a caption is empty, images or features of a
+            batch differ in size, or more than one of images, features and regions is given. Or an image has no
+            features or region, or `share_images` finds no images or no ids.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:
@@ -137,7 +135,7 @@ class CaptionCollator:
 
     @property
     def image_processor(self) -> Any | None:
-        """Of new images, to be saved with a model: as given, or of the detector of `regions`; None for text alone."""
+        """The processor to save with a model: as given, or the detector's of `regions`; None for text alone."""
         return None if self.image_inputs is None else self.image_inputs.image_processor
 
     @property
@@ -315,8 +313,7 @@ class Augment:
             stretched by more. A crop that does not fit is drawn again, at most ten times.
 
     Raises:
-        ValueError: `crop` is not a range within 0…1, `ratio` not a range of positive numbers, or `jitter` is not
-            within 0…1.
+        ValueError: `crop` is not a range within 0…1, `ratio` not a range above 0, or `jitter` not within 0…1.
 
     Source: Szegedy et al. 2015 (the crop); released code of DisCL (crop, flip, jitter 0.4).
 

@@ -62,11 +62,11 @@ def _first_rows(codes: np.ndarray) -> np.ndarray:
 def group_captions(
     pairs: Dataset | DatasetDict, aggregate: Mapping[str, Aggregate] | None = None, *, caption: str = CAPTION
 ) -> Dataset | DatasetDict:
-    """One row per image, with its captions as a list: image-caption pairs become images.
+    """Makes one row per image, with a list of its captions, from one row per image-caption pair.
 
-    The column of captions becomes a list, and with it the columns `caption_id` and `tokens` of caption files. Other
-    columns stay where they are equal in all rows of an image; images are not compared, nor read or written again.
-    Columns that differ need an aggregate. The result is a view of the same table: the first row of each image.
+    The column of captions becomes a list, and with it the columns `caption_id` and `tokens` of caption files. Columns
+    that are equal in all rows of an image stay; images are neither compared nor read. Columns that differ need an
+    aggregate. The result is a view of the same table: the first row of each image.
 
     Args:
         pairs: one row per pair, with `image_id`; one split or several.
@@ -125,7 +125,7 @@ def _validate(pairs: Dataset, caption: str, aggregate: Mapping[str, str]) -> Non
     require_columns(
         pairs.column_names,
         [caption, *aggregate],
-        reader="`group_captions` was told to read it.",
+        reader="An argument of `group_captions` names it.",
         remedy="Name another: group_captions(pairs, {column: 'mean'}, caption=...).",
     )
     if not holds_text(pairs, caption):

@@ -49,32 +49,32 @@ def load_captioned(
     objects: str | Path | None = None,
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
-    """Captioned images from any usual source, one row per image-caption pair.
+    """Loads captioned images from any usual source, one row per image-caption pair.
 
     Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `caption` (string), `image_id`
     (string, shared by the captions of an image) and what else the source holds. Captions are left as they are; empty
     ones are counted in a warning (`drop_empty_captions`).
 
     Args:
-        source: a loaded data set, a name on the Hub, or a path: `hf_curriculum.data.readers.files.RULES` says what is
-            recognised, as does the error when nothing is.
+        source: a loaded data set, a name on the Hub, or a path: `hf_curriculum.data.readers.files.RULES` lists the
+            recognised forms, as does the error when none fits.
         images: the folder of images of a caption file. None looks for the names in the file's own folder and in
             `images/` next to it, and loads text alone, with a warning, if there is neither. False loads text alone. Of
             a list of addresses, the output folder of img2dataset.
-        columns: our name -> theirs, `{"image": "img", "caption": "text", "image_id": "id"}`. Several columns of
-            captions may be given as a list. Names left out are looked for under their usual aliases. Where nothing
-            holds an image id, it is the file name (caption files) or a digest of the image (data sets).
+        columns: our name -> theirs, `{"image": "img", "caption": "text", "image_id": "id"}`. A list names several
+            columns of captions. Names left out are looked for under their usual aliases. Without an image id, it is
+            the file name (caption files) or a digest of the image (data sets).
         split: one split alone.
-        restval: what Karpathy's split "restval" counts as: "train", a split of its own ("keep") or nothing ("drop").
+        restval: how Karpathy's split "restval" counts: as "train", as its own split ("keep") or not at all ("drop").
         check_images: decode each image once now. Rows with unreadable ones are left out, counted in a warning and
             named in a log. Verdicts are cached.
         unreadable_log: where that log is written, rather than to the cache of `datasets`.
         num_proc: processes that check images.
         allow_outside: read images outside of the source's folder and of `images`, wherever the source's names or links
-            lead: for a source that you trust. A `Dataset` that is given names what its maker chose, and is not asked.
+            lead: for a source that you trust. A given `Dataset` is not checked.
         max_pixels: images of more pixels are not decoded, and count as unreadable (`check_images`).
-        download: fetch images of which the source holds the addresses, into the cache of `datasets`; what fails is
-            counted by reason, and its rows left out.
+        download: fetch images from the addresses that the source holds, into the cache of `datasets`. Failures are
+            counted by reason, and their rows left out.
         objects: boxes of objects for the column `objects`, as `GroundTruthBoxes` reads it: COCO's instances_*.json, or
             a folder of VOC's XML files.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
@@ -84,9 +84,9 @@ def load_captioned(
 
     Raises:
         FileNotFoundError: the path, or the folder of images, does not exist, or holds none of the images.
-        ValueError: nothing recognises the source, a column is missing, an argument would have no effect, the source
-            names images outside of its folder, no image can be read, or one is a FIFO or a device (without
-            `check_images`, which leaves such rows out).
+        ValueError: no reader recognises the source, a column is missing, an argument would have no effect, or the
+            source names images outside of its folder. Or no image can be read, or one is a FIFO or a device
+            (`check_images` leaves such rows out).
         TypeError: the source is no data set, or a streamed one.
 
     Example:

@@ -74,7 +74,7 @@ def load_conversations(
     max_pixels: int = MAX_PIXELS,
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
-    """Conversations of any usual form as `messages`, with their `images`, as TRL's trainers and our scorers read them.
+    """Loads conversations of any usual form as `messages` with `images`, for TRL's trainers and our scorers.
 
     Columns: `messages` (a list of `role` and `content`), `images` (list of `datasets.Image`, decoded on access) where
     the data has any, and what else the source holds. A content is a text; where the data has images it is a list of
@@ -105,8 +105,8 @@ def load_conversations(
 
     Raises:
         FileNotFoundError: the path, or the folder of images, does not exist, or holds none of the images.
-        ValueError: nothing recognises the source, a column is missing, an argument would have no effect, a row cannot
-            be read or does not show as many images as it has (all such rows are counted), the source names images
+        ValueError: no reader recognises the source, a column is missing, or an argument would have no effect. Or rows
+            cannot be read, or show more or fewer images than they have (all are counted). Or the source names images
             outside of its folder, or no image can be read.
         TypeError: the source is no data set, or a streamed one.
 

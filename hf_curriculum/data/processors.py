@@ -41,7 +41,7 @@ def make_image_processor(
     backend: str = "pil",
     draft: bool = False,
 ) -> ViTImageProcessorPil | ViTImageProcessor:
-    """An image processor that resizes to a fixed size and normalises, by default on Pillow and numpy alone.
+    """Makes an image processor that resizes to a fixed size and normalises, by default with Pillow and numpy alone.
 
     It saves with the model (`save_pretrained`) and loads with
     `AutoImageProcessor.from_pretrained(folder, backend="pil")`; without `backend` a machine that has torchvision gets
@@ -49,18 +49,16 @@ def make_image_processor(
 
     Args:
         size: height and width in pixels, or one number for both.
-        mean: of red, green and blue in 0…1, subtracted. The default is ImageNet's, which DINO's towers were trained
-            with.
+        mean: of red, green and blue in 0…1, subtracted. The default is ImageNet's, as for DINO's towers.
         std: of red, green and blue in 0…1, divided by.
         resample: a filter of Pillow by name: "nearest", "box", "bilinear", "hamming", "bicubic" or "lanczos".
         backend: "torchvision" resizes by torch's own filters, "bilinear" and "bicubic": an image then takes about half
-            the time. Pillow, "pil", decodes files for both, so that what is read and refused is the same. Of 951
-            photographs resized to 64 and 224 pixels at most 0.8 % of the values 0…255 differ, and 0.002 % by more
-            than 1: by up to 2 with "bilinear", 8 with "bicubic", whose overshoots are clipped in another place.
-        draft: collators and `PixelInputs` decode a JPEG at the smallest of 1, 1/2, 1/4 and 1/8 of its size that
-            covers `size`. It is faster and changes what is seen: of those photographs at 64 pixels by 2.5 of 255 in
-            the mean and up to 124. Rows have to hold files (`datasets.Image(decode=False)`); images that are augmented
-            are decoded whole.
+            the time. Pillow, "pil", decodes files for both, so both read and refuse the same files. Of 951 photographs
+            resized to 64 and 224 pixels at most 0.8 % of the values 0…255 differ, and 0.002 % by more than 1. The
+            largest difference is 2 with "bilinear" and 8 with "bicubic", whose overshoots are clipped elsewhere.
+        draft: collators and `PixelInputs` decode a JPEG at the smallest of 1, 1/2, 1/4 and 1/8 of its size that covers
+            `size`. It is faster and changes the pixels: of those photographs at 64 pixels by 2.5 of 255 in the mean
+            and up to 124. Rows must hold files (`datasets.Image(decode=False)`); augmented images are decoded whole.
 
     Raises:
         ImportError: torchvision is not installed, and its backend was asked for.

@@ -23,17 +23,17 @@ _ASPECT = 0.02  # by which sizes of one image, scaled and rounded, may differ in
 
 
 class SelectiveSearch:
-    """Region proposals of an image by selective search.
+    """Finds region proposals of an image by selective search.
 
     The boxes of an image are a set: OpenCV returns them in a random order, and here they are sorted. Of more than
-    `max_proposals` a choice is kept, which depends on the image's id and on `seed` alone.
+    `max_proposals` a random choice is kept, which depends on the image's id and `seed` alone.
 
     Args:
         mode: "fast" or "quality" (three times the boxes, five times the time; Cap2Det's).
         max_proposals: boxes of an image at most; None keeps all.
         min_size: shortest side of a box, in pixels of the image as it is searched; 0 takes every box.
-        max_side: an image with a longer side is scaled down to it before the search; None searches any image as it
-            is, which takes minutes for one of many megapixels.
+        max_side: an image with a longer side is scaled down to it before the search; None searches any image as it is,
+            which takes minutes for many megapixels.
         max_aspect: images more elongated than this are stretched to it before the search; 2.2 is Cap2Det's.
         seed: another seed is another choice.
 
@@ -94,15 +94,15 @@ class SelectiveSearch:
 
 
 class StoredProposals:
-    """Region proposals of images from a file, in pixels of the image as it is stored.
+    """Reads region proposals of images from a file, in pixels of the stored image.
 
     Boxes that were made for the image at another size are scaled, where the file knows that size. Edges up to a pixel
     beyond the image are clipped, boxes without area left out.
 
     Args:
         source: a file of regions, or its path; see `open_regions`.
-        max_proposals: boxes of an image at most. Kept are those of the highest objectness, or, where the file has
-            none, a choice that depends on the image's id and on `seed` alone. None keeps all.
+        max_proposals: boxes of an image at most. The highest objectness is kept or, if the file has none, a random
+            choice that depends on the image's id and `seed` alone. None keeps all.
         min_size: shortest side of a box in pixels.
         seed: another seed is another choice.
 
@@ -113,6 +113,13 @@ class StoredProposals:
     Raises:
         ValueError: an option out of range; boxes that end before they begin, or of another image, when they are read.
         FileNotFoundError: there is no such file.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "proposals.npz")
+        >>> np.savez(path, **{"9": [[0, 0, 50, 20]], "9/size": [100, 100]})
+        >>> StoredProposals(path).boxes_of("9", 200, 200)[0]
+        array([[  0.,   0., 100.,  40.]], dtype=float32)
     """
 
     def __init__(

@@ -34,8 +34,8 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
     operating system has room for it.
 
     Args:
-        source: a file, or a folder of the challenge's files: `*.train`, `*.dev` and `*.test` (or `*.txt`), compressed
-            (.gz) or not.
+        source: a file, or a folder of the challenge's files: `*.train`, `*.dev` and `*.test` (or `*.txt`), also as
+            .gz.
         split: "train", "validation" (`*.dev`) or "test" alone.
 
     Returns:

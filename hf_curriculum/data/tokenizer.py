@@ -36,12 +36,12 @@ def train_wordpiece(
     column: str = CAPTION,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Learns a BERT-style WordPiece vocabulary and returns a tokenizer that writes `[CLS] text [SEP]`.
+    """Trains a BERT-style WordPiece tokenizer, which writes `[CLS] text [SEP]`.
 
     The text is read once, in batches, and never held in memory, but its distinct words are, with their counts. The
-    characters get their ids before any piece is fitted, which is what makes the vocabulary the same in every run; left
-    to the trainer its ids, and with them ties between pieces, change from run to run. No token is a beginning or an
-    end of text: generation starts from `cls_token` and stops at `sep_token`.
+    characters get their ids before any piece is fitted, so the vocabulary is the same in every run. With the trainer's
+    own ids, ties between pieces would change from run to run. No token is a beginning or an end of text: generation
+    starts from `cls_token` and stops at `sep_token`.
 
     Args:
         texts: the training text: strings, or a data set with a text column.

@@ -38,7 +38,7 @@ def generate_captions(
     progress: bool = True,
     **options: Any,
 ) -> list[str]:
-    """One generated caption per row of `dataset`.
+    """Generates one caption per row of a data set.
 
     A chat model (LLaVA, SmolVLM, Qwen2-VL, ...) reads a conversation: a user shows the image and says `prompt`. The
     processor's chat template renders it, prompts are padded on the left, and the caption is what the model responds.
@@ -67,9 +67,9 @@ def generate_captions(
         Captions without special tokens, words separated by one space, in the order of the rows.
 
     Raises:
-        ValueError: the column of images or ids is not in the data; a `batch_size`, `max_new_tokens` or `num_beams`
-            below 1; a row without an image, features or regions; a processor without any of them, or, for a chat
-            model, without a chat template; a `prompt` for a captioner, which reads none.
+        ValueError: the column of images or ids is missing; `batch_size`, `max_new_tokens` or `num_beams` is below 1; a
+            row or the processor has no image, features or regions. Or a chat model's processor has no chat template,
+            or a captioner, which reads none, got a `prompt`.
 
     Example:
         >>> captions = generate_captions(model, one_row_per_image(test), processor)  # doctest: +SKIP

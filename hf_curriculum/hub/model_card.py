@@ -315,7 +315,7 @@ def _citation(facts: Facts) -> str:
     if facts["curriculum"] is None:
         return "No paper: no curriculum was used."
     if paper is None:
-        return f"The rule is {plain(facts['curriculum']['type'])}: with this score it is not that of one paper."
+        return f"The rule is {plain(facts['curriculum']['type'])}: with this score it follows no single paper."
     cited = PAPERS[paper]
     return f"The curriculum comes from {plain(cited.short)}, *{plain(cited.title)}*.\n\n```bibtex\n{cited.bibtex}\n```"
 

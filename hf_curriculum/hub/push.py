@@ -120,7 +120,7 @@ def push_scored(
     dry_run: bool = False,
     tell: Callable[[str], object] = logger.info,
 ) -> CommitInfo | PushContents:
-    """Puts a scored data set on the Hub, in one commit: data, where the scores came from, card, and buckets.
+    """Pushes a scored data set to the Hub in one commit: data, provenance of the scores, card and buckets.
 
     `datasets` alone loads it with `load_dataset(repo_id)`, and one bucket with
     `load_dataset(repo_id, "bucket_0", streaming=True)`. The card shows each score's distribution, and the easiest and
@@ -133,14 +133,14 @@ def push_scored(
     Args:
         dataset: one split or several, with at least one score column that carries provenance.
         repo_id: where to, "me/flickr30k-scored".
-        num_buckets: also store the data as so many buckets, each a configuration. Rows then come easiest first.
+        num_buckets: also store the data as this number of buckets, each a configuration. Rows then come easiest first.
         score_column: the score that buckets are cut by; may be left out where there is only one.
         cut: by rank or by value, see `cut_buckets`.
         easy: which end of the score is easy, in place of what its provenance says.
         thresholds: the inner cuts as scores, with `cut="value"`.
         unscored: where rows without a score go: `"last"`, `"drop"` or `"error"`.
         seed: key of the order within buckets.
-        split: of several splits the one that buckets are cut in and the card shows; "train" where there is one.
+        split: of several splits the one that buckets divide and the card shows; "train" if there is one.
         private: whether the repository is private, if this makes it.
         token: of a user who may write there; the one logged in by default.
         revision: a branch, made where there is none; the main one by default.
@@ -152,8 +152,8 @@ def push_scored(
         shard_bytes: size of a file, about.
         scratch: folder for temporary files; the system's by default.
         language: of the captions, short, such as "en".
-        dry_run: send and make nothing, and return what would be sent. The files are written below `scratch` all the
-            same, and the Hub is asked whether the repository is there; without a network that stays open.
+        dry_run: send and make nothing, and return the planned contents. The files are still written below `scratch`,
+            and the Hub is asked whether the repository exists; without a network that stays open.
         tell: called with the list of what is sent (`PushContents.describe()`), before any of it is sent; logs it by
             default.
 

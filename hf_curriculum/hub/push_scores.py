@@ -40,15 +40,15 @@ def push_scores(
     dry_run: bool = False,
     tell: Callable[[str], object] = logger.info,
 ) -> CommitInfo | PushContents:
-    """Puts scores on the Hub without the images and captions that they are of: for whoever has the same data.
+    """Pushes scores to the Hub without their images and captions, for others who have the same data.
 
-    `add_scores_from(data, "hf://datasets/me/cc3m-scores", on="url")` adds them to that. Parquet files hold the key and
-    the scores; the card says how the scores were made and how they are used.
+    `add_scores_from(data, "hf://datasets/me/cc3m-scores", on="url")` adds them to such data. Parquet files hold the
+    key and the scores; the card says how the scores were made and how they are used.
 
     Args:
         repo_id: where to, "me/cc3m-scores".
         scores: a folder of `score_shards`, all of it scored, or a file of `save_scores`.
-        on: the column, or columns, that name a pair wherever it is: "url" or "uid", if they were kept (`keep=`), or
+        on: the columns that identify a pair in any copy of the data: "url" or "uid", if they were kept (`keep=`), or
             "key". Pairs without it are left out.
         license: short name of the scores' licence, such as "cc0-1.0".
         private, token, revision, commit_message, description, shard_bytes, scratch, dry_run, tell: as in

@@ -57,7 +57,7 @@ class VisionFeatures:
                 state = f"has {self.facts['done']:,} images of {self.facts['images']:,}"
             raise FileNotFoundError(
                 f"{self.path} {state}. Features are read from a folder that `cache_vision_features` has finished: "
-                "call it with the same arguments, it goes on where it stopped."
+                "call it with the same arguments, and it continues."
             )
         self._keys, self._positions = np.load(self.path / _KEYS)  # (images,) each, sorted by key
         self._features = np.load(self.path / _FEATURES, mmap_mode="r")  # (images, image tokens, vision width)

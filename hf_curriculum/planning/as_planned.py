@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def as_planned(dataset: Dataset, plan: Plan) -> Dataset:
-    """The data set in the order of a plan: a row for every draw of the run, as a view.
+    """Returns a data set in the order of a plan, as a view with one row for every draw of the run.
 
-    For a program that reads a data set from front to back and can be told not to shuffle it. Row `i` is the run's draw
-    `i`, so batches of `plan.global_batch_size` are its steps. No column is read or copied.
+    For a program that reads a data set from front to back and has an option not to shuffle it. Row `i` is the run's
+    draw `i`, so batches of `plan.global_batch_size` are its steps. No column is read or copied.
 
     Args:
         dataset: the data that the plan was made for.

@@ -48,18 +48,17 @@ class Batches(Configured, ABC):
 
 @dataclass(frozen=True)
 class ByImage(Batches):
-    """Each draw is an image, and brings `captions_per_image` of its captions, one after the other.
+    """Draws images; each brings `captions_per_image` of its captions, one after the other.
 
     Images are ordered by the mean score of their captions. An image with more captions shows consecutive ones from a
     random start; one with fewer repeats some.
 
-    For models that read or write one caption at a time. A contrastive loss, such as CLIP's, would take the captions of
-    one image for each other's negatives: leave `batches` out there, or take `ByImage(1)`.
+    For models that read or write one caption at a time. A contrastive loss, such as CLIP's, would use captions of one
+    image as each other's negatives: leave `batches` out there, or use `ByImage(1)`.
 
     Args:
-        captions_per_image: captions that each image brings; None: as many as the image with the most has. The global
-            batch size has to be a multiple.
-        image_column: names the image of each row.
+        captions_per_image: captions of each draw, a divisor of the global batch size; None: the most of any image.
+        image_column: the column that names the image of each row.
 
     Source: Zhang et al. 2022 (Simi-CL) §4.1's captioners: 10 images with 5 captions each per batch.
 
@@ -90,10 +89,10 @@ class ByImage(Batches):
 
 @dataclass(frozen=True)
 class ByLength(Batches):
-    """Puts examples of like length into the same batch, so that less of it is padding.
+    """Puts examples of similar length into the same batch, so that it has less padding.
 
     The examples of `window` consecutive batches are sorted by length, divided into batches again, and the batches are
-    shuffled. A window is within one stage, and a step's examples stay a pure function of the plan.
+    shuffled. A window lies within one stage, and a step's examples remain a pure function of the plan.
 
     Args:
         column: the length of each row, such as `caption_length`.
@@ -127,12 +126,12 @@ class ByLength(Batches):
 class ByNode(Batches):
     """Draws each batch from one group of the pool, such as one node of an ontology, without replacement within it.
 
-    A group is as likely as it has examples in the pool. Groups of fewer examples than a batch repeat some. Draws of
-    different batches are independent, so there are no passes in which every example comes once. Every stage ends with
-    a full batch.
+    A group's probability is proportional to its examples in the pool. Groups smaller than a batch repeat some. Draws
+    of different batches are independent, so there are no passes in which every example comes once. Every stage ends
+    with a full batch.
 
     Args:
-        column: names the groups of each row: a string or number, or a list of them.
+        column: the column that names each row's groups: a string or number, or a list of them.
 
     Example:
         >>> ByNode("objects").to_dict()
@@ -310,8 +309,8 @@ def _one_group_per_batch(stage: Stage, groups: Groups, batch_size: int) -> Stage
     (first, end), *others = stage.slices
     if first or others:
         raise ValueError(
-            f"ByNode needs a pool of the easiest examples, and that of {stage.name} ({stage.rule}) is another. Use "
-            "cumulative pools."
+            f"ByNode needs a pool of the easiest examples, and the pool of {stage.name} ({stage.rule}) is another. "
+            "Use cumulative pools."
         )
     pool_at = getattr(stage, "pool_at", None)
     least = end if pool_at is None else pool_at(0)

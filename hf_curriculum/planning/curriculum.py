@@ -31,7 +31,7 @@ DEFAULT_EPOCHS = 3.0
 
 @dataclass(frozen=True)
 class Curriculum(Configured, Deciding, ABC):
-    """A rule that says which pool comes when. It has no state: `plan = make_plan(curriculum, ranking, ...)` binds it.
+    """The base class of curricula: a stateless rule for the pool of each stage. `make_plan` binds it to data.
 
     A planned curriculum knows all its stages beforehand, and needs `stages` and `nominal_epochs` alone. One that
     decides while training has a `signal`, and more of what is in `Deciding`.
@@ -40,10 +40,16 @@ class Curriculum(Configured, Deciding, ABC):
         easy: which end of the score is easy, in place of what the score's provenance says.
         unscored: what to do with rows that have no score: put them `"last"`, `"drop"` them, or raise an `"error"`.
         batches: what a batch is made of, in place of single examples: `ByImage()`, `ByLength()` or `ByNode()`.
-        partial_batches: `"stream"` lets stages follow each other within a batch, so that every batch is full; `"keep"`
-            ends every pass with its own, smaller batch, as a data loader made anew for each epoch does.
+        partial_batches: `"stream"` lets stages follow each other within a batch, so every batch is full. `"keep"` ends
+            every pass with its own, smaller batch, as a new data loader for each epoch does.
         fit_steps: the run's length in optimizer steps, in place of the rule's own; see `fit_to`.
-        fit_epochs: the run's length in passes over all examples that it uses, likewise.
+        fit_epochs: the run's length in passes over all examples that it uses, in place of the rule's own.
+
+    Example:
+        >>> from hf_curriculum import Phases, make_plan
+        >>> plan = make_plan(Phases(2, easy="high", unscored="drop"), np.array([1.0, np.nan, 3]), global_batch_size=1)
+        >>> plan.rows(0, 3).tolist()
+        [2, 0, 2]
     """
 
     needs_scores: ClassVar[bool] = True
@@ -109,18 +115,17 @@ class Curriculum(Configured, Deciding, ABC):
                 )
 
     def fit_to(self, *, steps: int | None = None, epochs: float | None = None) -> Self:
-        """The same rule, as long as a budget: what it takes by itself is stretched or shortened in proportion.
+        """The same rule, stretched or shortened in proportion to fit a budget.
 
-        Stages keep their pools and their shares of the run, and each begins with a full batch; their passes over the
-        pools may be fractions.
+        Stages keep their pools and their shares of the run, in fractions of passes, and begin with a full batch.
 
         Args:
             steps: optimizer steps of the run, exactly.
             epochs: passes over all examples that the rule uses, rounded up to optimizer steps.
 
         Raises:
-            ValueError: not one of the two is given, it is not positive, or the rule's rounds are counted otherwise;
-                in a plan: the steps are fewer than the rule has stages.
+            ValueError: not exactly one of the two is given, it is not positive, or the rule's rounds are counted
+                otherwise. In a plan: there are fewer steps than stages.
 
         Example:
             >>> from hf_curriculum import Phases, make_plan
@@ -163,22 +168,22 @@ class Curriculum(Configured, Deciding, ABC):
 
     @property
     def reads(self) -> Mapping[str, Kind]:
-        """Columns of the training data that the rule needs beside the score."""
+        """Columns of the training data that the rule needs in addition to the score."""
         return {}
 
     @property
     def reads_in_all(self) -> Mapping[str, Kind]:
-        """What the rule reads, and what its batches do; names are kept where either needs them."""
+        """The columns that the rule and its batches read; names are kept where either needs them."""
         own = dict(self.reads)
         for name, kind in (self.batches.reads if self.batches else {}).items():
             own.setdefault(name, kind)
         return own
 
     def arrange(self, ranking: Ranking, losses: np.ndarray | None = None) -> Ranking:
-        """The order that the stages' positions refer to: that of the scores, unless the rule has one of its own.
+        """The order that the stages' positions refer to: by score, unless the rule has its own.
 
         It is called once, and again with every new `losses` (see `arrange_round`). Another order of the same rows
-        replaces that of the scores in the plan.
+        replaces the order by score in the plan.
 
         Args:
             ranking: by score.
@@ -195,7 +200,7 @@ class Curriculum(Configured, Deciding, ABC):
         return ()
 
     def details(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """What is drawn, in more words than a stage has, for `Plan.describe`."""
+        """Details of the draws beyond the stages' own, for `Plan.describe`."""
         return ()
 
     @abstractmethod
@@ -351,7 +356,7 @@ def num_steps(draws: float, global_batch_size: int) -> int:
 
 
 def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curriculum:
-    """A curriculum from itself, a mapping, its name, JSON or YAML text, or the path of a file.
+    """Makes a curriculum from its name, a mapping, JSON or YAML text, or a file; returns a curriculum unchanged.
 
     Raises:
         ValueError: the value cannot be read, `type` is missing or unknown, or a field is not the curriculum's.

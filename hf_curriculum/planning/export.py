@@ -61,14 +61,14 @@ def validate_order(plan: Ordered, up_to_decision: bool = False) -> None:
     name = type(plan.curriculum).__name__
     if plan.candidates > 1:
         raise ValueError(
-            f"{name} chooses each step's examples among {plan.candidates} times as many, by a model that is being "
+            f"{name} chooses each step's examples among {plan.candidates} × the examples, by a model that is being "
             "trained: no order is known beforehand. Hand over the curriculum that it draws by (its then=), or train "
             "with CurriculumTrainer."
         )
     if plan.pads_batches:
         raise ValueError(
-            f"{name}(partial_batches='keep') ends each pass with a smaller batch, and whoever reads the order in "
-            "batches of one size would come apart from its steps. Use partial_batches='stream'."
+            f"{name}(partial_batches='keep') ends each pass with a smaller batch, and a reader with batches of one "
+            "size would lose its steps. Use partial_batches='stream'."
         )
     if plan.undecided and (not up_to_decision or not plan.known_samples):
         steps = plan.known_steps

@@ -37,7 +37,7 @@ _ROUND = 0x40D
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is trained on, as a pure function of (plan, sample position).
+    """The row of every draw of a run, as a pure function of (plan, sample position).
 
     A sample position counts the draws of the whole run; positions `step · samples_per_step …` make one optimizer
     step, on any number of processes. Made by `make_plan`. The plan of a signal-paced curriculum is known up to the
@@ -60,10 +60,16 @@ class Plan:
         log: the decisions taken so far.
         losses: the rows' losses at the last decision, for a rule that orders by them.
         arrays: metrics of the last decision that are arrays, for a rule that compares them with the next ones.
-        uncut: the plan that `max_steps` ends before it is over; None: this is the whole of it.
-        amended: of a plan for the rest of a run, what came before: `step`, the steps taken; `examples` trained on and
+        uncut: the plan that `max_steps` cuts short; None: this is the complete plan.
+        amended: of a plan for the rest of a run, the part before: `step`, the steps taken; `examples` trained on and
             `scored` in them; and a `description`. Sample positions are counted from the run's beginning.
         stage_starts: first sample position of each stage, and the end of the last stage.
+
+    Example:
+        >>> from hf_curriculum import Phases
+        >>> plan = make_plan(Phases(2), np.array([3.0, 1, 2, 4]), global_batch_size=2)
+        >>> plan.num_steps, plan.rows(0, 4).tolist()
+        (3, [2, 1, 3, 2])
     """
 
     curriculum: Curriculum
@@ -108,7 +114,7 @@ class Plan:
 
     @property
     def selection(self) -> Selection | None:
-        """The rule that chooses what is trained on while training; None where every draw is."""
+        """The rule that chooses among draws while training; None where every draw is trained on."""
         return self.curriculum.selection
 
     @property
@@ -168,18 +174,18 @@ class Plan:
 
     @property
     def control_draws(self) -> int:
-        """Examples that an i.i.d. run of as many epochs draws."""
+        """Examples that an i.i.d. run of the same number of epochs draws."""
         return max(1, round(self.nominal_epochs * len(self.ranking)))
 
     @property
     def cost_ratio(self) -> float:
-        """The cost of the rule relative to its i.i.d. control of as many epochs; candidates that are scored count."""
+        """The cost relative to an i.i.d. control of the same number of epochs; scoring candidates counts."""
         draws = self.num_draws - self.num_filled
         scored = 0 if self.candidates == 1 else self.selection.forwards / TRAINED
         return draws * (1 / self.candidates + scored) / self.control_draws
 
     def decided(self, observed: Observed) -> Plan:
-        """The plan after the next decision, which is taken on what was observed and appended to the log.
+        """The plan after the next decision, which is taken on the observed values and appended to the log.
 
         Raises:
             RuntimeError: no decision is due at that step.
@@ -199,7 +205,7 @@ class Plan:
     def with_log(
         self, log: Log, losses: np.ndarray | None = None, arrays: Mapping[str, np.ndarray] | None = None
     ) -> Plan:
-        """The plan that these decisions make.
+        """The plan after these decisions.
 
         Args:
             log: all decisions, from the run's first.
@@ -299,10 +305,10 @@ class Plan:
         datacomp: bool = False,
         up_to_decision: bool = False,
     ) -> Path:
-        """Writes which row each draw of the run shows, for a program that trains in its own way.
+        """Writes the row of every draw to a file, for a program that trains in its own way.
 
         `order.npy` holds row numbers (int32; int64 above 2^31 rows), `order.txt` a line per draw, `order.parquet` the
-        columns `step`, `row` and `id`. `order.npy.json` beside it says what plan and data the order was made of.
+        columns `step`, `row` and `id`. `order.npy.json` describes the plan and the data.
         `CurriculumSampler.from_export` reads both back.
 
         Args:
@@ -310,7 +316,7 @@ class Plan:
             dataset: the data that the plan was made for; ids are read from it, and its fingerprint is written too.
             id_column: ids of the rows, texts or whole numbers, in place of row numbers.
             datacomp: write the uids of `id_column` as DataComp's `resharder.py` reads them: sorted pairs of 64-bit
-                numbers, each as often as it is drawn. That says how often, and not when.
+                numbers, each as often as it is drawn, without their order.
             up_to_decision: of a plan that decides while training, write the steps that are known.
 
         Returns:
@@ -318,7 +324,7 @@ class Plan:
 
         Raises:
             ValueError: the order is not known beforehand, passes end with smaller batches, the data is not the plan's,
-                an id is missing or not possible there, or the suffix says no format.
+                an id is missing or impossible, or the suffix is unknown.
 
         Example:
             >>> from hf_curriculum import IID
@@ -345,9 +351,9 @@ class Plan:
         return self.draws_after(step) // self.candidates
 
     def scored_after(self, step: int) -> int:
-        """Forward passes of one example, beside training, in the first `step` optimizer steps.
+        """Forward passes of one example, other than training, in the first `step` optimizer steps.
 
-        Those of candidates, and one for each row where losses decide, at every decision so far.
+        One for each candidate and, where losses decide, one for each row at every decision so far.
         """
         chosen = 0 if self.candidates == 1 else self.draws_after(step) * self.selection.forwards
         scored = self.curriculum.signal == "losses" and not self.curriculum.losses_of_training
@@ -407,7 +413,7 @@ class Plan:
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """What has to be the same for a checkpoint to be resumed, JSON-able."""
+        """The values that must be equal for a checkpoint to be resumed, JSON-able."""
         scores = self.ranking.scores
         return {
             "curriculum": self.curriculum.to_dict(),
@@ -461,7 +467,7 @@ class Plan:
         return np.diff(sizes).tolist()
 
     def pending_decisions(self) -> tuple[str, ...]:
-        """What is known beforehand of the rounds that are still to be decided, in words."""
+        """A description of the rounds that are still to be decided."""
         return self.curriculum.pending_decisions(self.order, self.unit_budget)
 
     def scenarios(self) -> dict[str, Plan]:
@@ -481,10 +487,10 @@ class Plan:
         return (*small_pools(self), *self.curriculum.notes(self.order, self.unit_budget), *of_rows)
 
     def exposure(self) -> Exposure:
-        """How many examples are shown how often, by all stages that are known: up to the next decision, if any.
+        """How often the known stages show the examples: up to the next decision, if any.
 
-        Exact where examples are drawn in shuffled passes, and an expectation where they are drawn by chance:
-        `Growing`, `Weighted`, `NodeSampling`, `ByNode`, the captions of `ByImage` and passes that are not complete.
+        Exact where examples are drawn in shuffled passes. An expectation where they are drawn by chance: `Growing`,
+        `Weighted`, `NodeSampling`, `ByNode`, the captions of `ByImage` and passes that are not complete.
 
         Raises:
             ValueError: nothing is known before the first decision.
@@ -510,7 +516,7 @@ class Plan:
         """This plan for the rest of a run, after `before["step"]` steps by another one; see `amended`.
 
         Raises:
-            ValueError: it decides or chooses while training, or ends passes with smaller batches.
+            ValueError: the plan decides or chooses while training, or ends passes with smaller batches.
         """
         validate_order(self)
         return replace(self, amended=before)
@@ -540,25 +546,24 @@ def make_plan(
     epochs: float | None = None,
     max_steps: int | None = None,
 ) -> Plan:
-    """Binds a curriculum to a scored data set, whose provenance says which end of the score is easy.
+    """Binds a curriculum to a scored data set and returns the plan of the run.
 
-    The stream is rounded up to a whole global batch by further draws from the last pool.
+    The score's provenance says which end is easy. More draws from the last pool fill the last global batch.
 
     Args:
         curriculum: the rule.
-        ranking: the data set; or an order of examples; or one score per example, low = easy unless the curriculum says
-            otherwise.
+        ranking: the data set, an order of examples, or one score per example, where low = easy by default.
         score_column: the data set's score.
         global_batch_size: examples per optimizer step.
         seed: key of every draw.
         epochs: `num_train_epochs`, if given: the length of a curriculum that has none of its own.
-        max_steps: `max_steps`, if given: likewise, and then `epochs` does not count, as in `Trainer`. A curriculum
-            that is longer by itself ends after so many steps, which are its first ones.
+        max_steps: `max_steps`, if given: that length in steps, in place of `epochs`, as in `Trainer`. A longer
+            curriculum is cut short after its first `max_steps` steps.
 
     Raises:
         TypeError: splits or an iterable data set.
-        ValueError: the data set's score is missing or its easy end unknown; `score_column` without a data set; a pool
-            is empty, `max_steps` is more than the curriculum's own length, or `epochs` contradicts it.
+        ValueError: the score is missing, its easy end is unknown, or `score_column` is given without a data set. Or a
+            pool is empty, `max_steps` exceeds the curriculum's own length, or `epochs` contradicts it.
 
     Example:
         >>> from hf_curriculum import Phases

@@ -184,8 +184,8 @@ def rank_scores(
         scores: numbers, shape (n,), natural unit and sign. NaN and infinities count as unscored.
         easy: which end is easy.
         unscored: `"last"` puts unscored rows after the hardest, `"drop"` leaves them out, `"error"` raises.
-        score_column: its name, for messages.
-        sort: how the order comes about, where several processes share it.
+        score_column: the score's name, for messages.
+        sort: how to sort, where several processes share the order.
 
     Raises:
         TypeError: a data set was given in place of scores.

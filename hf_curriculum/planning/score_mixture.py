@@ -156,8 +156,8 @@ def fit_score_mixture(scores: np.ndarray) -> ScoreMixture:
     distinct = 1 + int(np.count_nonzero(np.diff(values))) if len(values) else 0
     if len(values) < MIN_SCORES or distinct < MIN_DISTINCT:
         raise ValueError(
-            f"{len(values):,} scores of {distinct:,} distinct values were given; two humps can be told from "
-            f"{MIN_SCORES} scores and {MIN_DISTINCT} values on. Give a share, or a threshold."
+            f"{len(values):,} scores of {distinct:,} distinct values were given; two humps need at least "
+            f"{MIN_SCORES} scores and {MIN_DISTINCT} values. Give a share, or a threshold."
         )
     count = min(len(values), MAX_POINTS)
     places = ((np.arange(count) + 0.5) * (len(values) / count)).astype(np.int64)

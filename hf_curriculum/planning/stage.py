@@ -44,7 +44,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Stage:
-    """Passes over one pool, each in an order of its own; a pure function of (key, sample position).
+    """Shuffled passes over one pool, each in its own order; a pure function of (key, sample position).
 
     A *sample position* counts the examples of the run. With `batch_multiple=None` every position holds an example
     and stages follow each other without partial batches. Otherwise every pass ends in a batch of its own, filled up
@@ -52,15 +52,19 @@ class Stage:
 
     Args:
         number: number of the stage in the plan, from 0.
-        name: what it is called, such as "phase 2".
-        rule: which examples are in the pool, in words, such as "noun_count ≤ 3".
+        name: the stage's name, such as "phase 2".
+        rule: the pool in words, such as "noun_count ≤ 3".
         slices: the pool as half-open stretches `(start, stop)` of the order; they do not overlap.
-        num_draws: examples drawn in this stage; a multiple of the pool's size is so many complete passes.
+        num_draws: examples drawn in this stage; a multiple of the pool's size gives complete passes.
         batch_multiple: the global batch size if passes keep their own last batch, else None.
         decides: whether the stage ends with a decision, on which the next stage depends.
 
     Raises:
         ValueError: the pool is empty, or nothing would be drawn.
+
+    Example:
+        >>> Stage(0, "phase 1", "all", slices=((0, 3),), num_draws=6).positions(0, 6, key=1).tolist()
+        [1, 2, 0, 2, 0, 1]
     """
 
     in_passes: ClassVar[bool] = True
@@ -118,13 +122,13 @@ class Stage:
         return self._holds(positions) * self.epochs
 
     def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
-        """How likely no draw shows them, where a draw of what stands there shows an example with probability `part`.
+        """The probability that no draw shows the examples at these positions.
 
         A pass over the pool draws everything; r draws of a further one draw r of the pool's s positions.
 
         Args:
             positions: in the order, int64, shape (m,).
-            part: 1, or for an image the share of its captions that a draw brings.
+            part: the probability that a draw of the position shows it: 1, or the share of an image's captions.
 
         Returns:
             float64, shape (m,).
@@ -137,7 +141,7 @@ class Stage:
         return np.any([(start <= positions) & (positions < stop) for start, stop in self.slices], axis=0)
 
     def cut(self, samples: int) -> Stage:
-        """The stage up to a number of its sample positions, which hold what they held; they end with a batch."""
+        """The stage's first sample positions, unchanged; they end with a batch."""
         return replace(self, num_draws=self.draws_within(samples), decides=False)
 
     def fit(self, samples: int) -> Stage:

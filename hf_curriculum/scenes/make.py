@@ -80,24 +80,24 @@ def make_scenes(
     validation: float = 0.1,
     test: float = 0.1,
 ) -> DatasetDict:
-    """Draws captioned images of several objects: the data that every recipe runs on by default.
+    """Draws captioned images of several objects: the default data of every recipe.
 
     An image shows objects of 14 kinds, in 8 colours, 3 sizes and 3 textures, some partly hidden by others, before a
-    pale background with or without faint marks. Its captions go from the main object alone ("a red ball") to all that
-    is there and how it is placed; every statement is true in the image. All of it follows from the arguments: the
-    same pixels and words on every platform. Image k depends on `seed` and k alone, and so does its split, so
-    a larger `num_examples` continues the same data set.
+    pale background with or without faint marks. Its captions go from the main object alone ("a red ball") to all
+    objects and their places; every statement is true in the image. The arguments determine everything: the same pixels
+    and words on every platform. Image k depends on `seed` and k alone, and so does its split, so a larger
+    `num_examples` continues the same data set.
 
-    Columns: `image` (a PNG file), `caption`, `image_id`, `caption_index` (among the image's captions, shortest
-    first); `words` and `tags` (Penn Treebank, a comma is a word); `objects` from back to front, each with `name`,
-    `noun`, `colour`, `size`, `texture`, `box` (left, top, right, bottom, in pixels) and `visible` (the share of it
-    that nothing hides); `num_objects`; `mismatched`; `difficulty` (larger is harder, see `difficulty.difficulty`).
+    Columns: `image` (a PNG file), `caption`, `image_id`, `caption_index` (among the image's captions, shortest first).
+    `words` and `tags` (Penn Treebank, a comma is a word). `objects` are from back to front, each with `name`, `noun`,
+    `colour`, `size`, `texture`, `box` (left, top, right, bottom, in pixels) and `visible` (the share of it in sight).
+    `num_objects`; `mismatched`; `difficulty` (larger is harder, see `difficulty.difficulty`).
 
     Args:
         num_examples: rows in all splits; one row is one image with one caption.
         seed: 0 or more; another seed is another data set.
         image_size: side of the images in pixels; it changes no caption.
-        captions_per_image: from 1 to 5; fewer than five are a random choice of the five, in order.
+        captions_per_image: from 1 to 5; fewer than five are a random choice, in order.
         mismatched: share of each split's rows whose caption is taken from another image of the split and is false.
         max_objects: an image has from 1 to this many objects, fewer more often.
         validation: share of the images in the validation split; 0 leaves the split out.

@@ -171,27 +171,27 @@ class Component:
 
 
 class Scorer(Component):
-    """A number for every example: `dataset.map(scorer, batched=True)` adds it as a column.
+    """The base class of scores: `dataset.map(scorer, batched=True)` adds a number for every example as a column.
 
     A subclass sets the class attributes below (or instance attributes of the same names in `__init__`) and writes
-    `score`. Its constructor keeps every parameter under the parameter's own name, which is how `arguments` finds them.
+    `score`. Its constructor stores every parameter under the parameter's own name, where `arguments` finds it.
 
-    Attributes whose names do not begin with an underscore are pickled, and decide the key that `datasets` caches by:
-    the configuration, and the fitted attributes; so does the source of your module. A model is built by `load` and
-    kept by `loaded`, never pickled.
+    Attributes without a leading underscore (configuration and fitted attributes) are pickled. With the source of your
+    module they make the cache key of `datasets`. `load` builds a model and `loaded` keeps it; it is never pickled.
 
     Attributes:
         columns: the columns that are read.
         name: the column that is written.
         easy: which end of the score is easy, "low" or "high".
-        group_by: a column by whose values `add_scores` sorts the rows, and which `score` gets where the data has it:
-            with `IMAGE_ID` an image can be encoded once for all its captions.
+        group_by: the column that `add_scores` sorts rows by, passed to `score` if the data has it: with `IMAGE_ID` an
+            image can be encoded once for all its captions.
         decode_false: image or audio columns that `add_scores` passes as with `decode=False` (`{"bytes", "path"}`), for
             a scorer that decodes them itself, for example to give NaN for a corrupt image. A plain `map` decodes them.
         numpy_columns: columns of vectors, whose rows `add_scores` passes as arrays, not as lists of numbers.
         fitted_attributes: the attributes that `fit` sets, ending in `_`; empty for a scorer that needs no corpus.
-        part, turns: whose messages `read_texts` reads of a conversation, and which of them: see `CaptionScorer`.
-        packages: distributions whose versions decide the result.
+        part, turns: the role whose messages of a conversation `read_texts` reads, and which turns: see
+            `CaptionScorer`.
+        packages: distributions whose versions affect the result.
         model, revision, backend: the model and the image preprocessing, for the provenance.
 
     Example:
@@ -219,7 +219,7 @@ class Scorer(Component):
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Written column → its easy end. A scorer of several overrides this; its `score` returns a mapping."""
+        """Written column → its easy end. A scorer of several columns overrides this; its `score` returns a mapping."""
         return {self.name: self.easy}
 
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> np.ndarray | Mapping[str, np.ndarray]:
@@ -276,7 +276,7 @@ class Scorer(Component):
     def read_texts(self, cells: Sequence[object], column: str) -> tuple[list[str], np.ndarray]:
         """The texts of a batch that are not missing or blank, and a bool mask (rows,) of their rows.
 
-        Of a conversation it is what `part` says in `turns`. Those that cannot be read are counted in a warning.
+        Of a conversation they are the messages of `part` in `turns`. Unreadable ones are counted in a warning.
 
         Raises:
             TypeError: a cell is neither a text nor a conversation.

@@ -18,7 +18,7 @@ Normalise = Literal["none", "zscore", "minmax", "rank"]
 
 
 class Combine(Scorer):
-    """Weighted sum of score columns, each normalised over the data set given to `fit`.
+    """Weighted sum of score columns, each normalised over the data set of `fit`.
 
     A column whose easy end is not the sum's is negated (z becomes −z, m in 0…1 becomes 1 − m). The easy end of a
     column is taken from `easy_of`, else from the provenance in the data, else from the scorer that writes the column.
@@ -27,9 +27,9 @@ class Combine(Scorer):
 
     Args:
         weights: column → positive weight. They are not scaled to 1.
-        normalise: "none" adds in natural units; "zscore" subtracts the mean and divides by the standard deviation;
-            "minmax" maps the smallest fitted score to 0 and the largest to 1; "rank" is the share of the fitted
-            scores below, plus half the share of those equal, from 0 to 1.
+        normalise: "none" adds in natural units. "zscore" subtracts the mean and divides by the standard deviation.
+            "minmax" maps the smallest fitted score to 0 and the largest to 1. "rank" is the share of the fitted scores
+            below plus half the equal ones, from 0 to 1.
         name: the column to write.
         easy: which end of the sum is easy.
         easy_of: column → its easy end, overriding the provenance.
@@ -41,9 +41,9 @@ class Combine(Scorer):
 
     Raises:
         ValueError: no weights, a weight that is not a positive number, unknown `normalise`, `missing` or easy end,
-            `missing="skip"` without normalisation; in `fit`: a column that is missing, constant, or all NaN, or whose
+            `missing="skip"` without normalisation. In `fit`: a column that is missing, constant, or all NaN, or whose
             easy end is unknown.
-        TypeError: `fit` was given something else than one map-style data set.
+        TypeError: `fit` was not given one map-style data set.
         RuntimeError: used before `fit`.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, equation 4, for two parts; ensembles and normalisations are ours.
@@ -199,7 +199,7 @@ class Addup(Combine):
 
     The paper's formula names no normalisation (its Figure 4 shows distributions of normalised scores). In natural
     units (`normalise="none"`) both parts are in nats: the visual one from 0 to 73.8 = 10 · ln 1600, the textual one
-    without bound, so that their spreads would decide the weights. By default each part is scaled to 0…1 first.
+    unbounded. Their spreads would then decide the weights. By default each part is scaled to 0…1 first.
 
     Args:
         visual: the column of visual difficulty.

@@ -26,22 +26,22 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Concreteness(CaptionScorer):
-    """Visual concreteness of a caption's words: how much more often than by chance images with a word are neighbours.
+    """Visual concreteness of a caption's words: how strongly the images with a word cluster, relative to chance.
 
-    With n images, V the images one of whose captions has the word, and NN(v) the k nearest images of v by cosine,
-    concreteness = mean over v in V of |NN(v) ∩ V|, divided by k·|V| / n, the expectation by chance. A word of all
-    images has 1, a word whose k images are each other's nearest n / k. `fit` reads captions and image embeddings of
-    any model; a caption is then scored by its words, each as often as it occurs.
+    Of n images, V are those with the word in a caption, and NN(v) the k nearest images of v by cosine. Concreteness is
+    the mean of |NN(v) ∩ V| over v in V, divided by k·|V| / n, its expectation by chance. A word of all images has 1, a
+    word whose k images are each other's nearest n / k. `fit` reads captions and image embeddings of any model; a
+    caption is then scored by its words, each as often as it occurs.
 
     Args:
         k: the number of neighbours.
         count_self: an image is the first of its k neighbours, as in the released code; otherwise k others are counted.
-        min_count: score words of at least so many images; with fewer the estimate is noisy. 200 is for hundreds of
-            thousands of images: of 1,000 it leaves some 20 words. `fit` logs how many it leaves out.
+        min_count: score words of at least this number of images; with fewer the estimate is noisy. 200 is for hundreds
+            of thousands of images: of 1,000 it leaves some 20 words. `fit` logs how many it leaves out.
         aggregate: "mean" over the scored words of a caption, "max" or "min".
         search: "exact", or "faiss", which finds most of the true neighbours (`recall_`) in less time.
         image_embedding: the column with the images' embeddings, a list of numbers per row, read by `fit` only. An
-            image has that of its first row that has one.
+            image takes the first embedding among its rows.
         column: where the captions or conversations are.
         name: the column to write.
         easy: captions of concrete words are easy by default.
@@ -60,9 +60,9 @@ class Concreteness(CaptionScorer):
         ValueError: unknown `aggregate`, `search`, `easy`, `part` or `turns`; `k` or `min_count` below 1.
         TypeError: a cell that is neither a text nor a conversation.
 
-    Source: Hessel et al. 2018, *Quantifying the visual concreteness of words and topics in multimodal datasets*, §3,
-    with k = 50, words of at least 200 images and the image itself counted as in its released code; for curricula
-    Nebbia & Kovashka 2024, §3, who do not say how words of a caption are aggregated.
+    Source: Hessel et al. 2018, *Quantifying the visual concreteness of words and topics in multimodal datasets*, §3.
+    As in its released code: k = 50, words of at least 200 images, the image itself counted. For curricula Nebbia &
+    Kovashka 2024, §3, who do not say how they aggregate a caption's words.
 
     Example:
         >>> from datasets import Dataset

@@ -28,25 +28,24 @@ if TYPE_CHECKING:
 
 
 class Grounding(ModelLoss):
-    """Loss of a caption or response given other images, minus that given its own: whether it belongs to its image.
+    """A caption's loss given other images minus its loss given its own image: high if it belongs to its image.
 
-    (1/k) Σ_j L(caption | image_j) − L(caption | its own image). In a caption's loss its words outweigh the image: a
-    caption of rare words has a greater loss with its own image than a plain one with any. The difference leaves the
-    words out: it is near 0 for a caption that says nothing of any image, below 0 for one that fits others better.
-    Of a chat model it is the loss of the responses (see `ModelLoss`), and each other image stands in for all images
-    of the conversation.
+    (1/k) Σ_j L(caption | image_j) − L(caption | its own image). In a caption's loss its words outweigh the image: rare
+    words have a high loss with any image. The difference removes their effect: it is near 0 for a caption that
+    describes no image, below 0 for one that fits others better. Of a chat model it is the loss of the responses (see
+    `ModelLoss`), and each other image stands in for all images of the conversation.
 
-    `fit` draws k + 1 images of different content, by their `image_id` and the seed, whatever their order; a row whose
+    `fit` draws k + 1 images of different content, by their `image_id` and the seed, whatever their order. A row whose
     own image is one of them takes the k others, every other row the first k. So a score depends on neither batches nor
     processes. Each row takes k + 1 passes of its caption through the model; a captioner encodes an image once in each
     batch. `against="none"` takes 2 passes and needs no `fit`.
 
     Args:
-        model: as in `ModelLoss`; best one that was trained on other rows (`recipes/reference_model.py`).
+        model: as in `ModelLoss`; preferably trained on other rows (`recipes/reference_model.py`).
         processor: as in `ModelLoss`.
         reduction: "mean" over the scored tokens, or "sum".
         against: "others", other images; for a chat model also "none": the conversation without images.
-        k: how many other images; with more of them the score is less noisy, and takes longer.
+        k: the number of other images; more make the score less noisy, and slower.
         seed: of the draw.
         max_length: as in `ModelLoss`.
         batch_size: pairs that run through the model at once.
@@ -57,7 +56,7 @@ class Grounding(ModelLoss):
         prompt_column: as in `ModelLoss`.
         prompt: as in `ModelLoss`.
         turns: as in `ModelLoss`.
-        regions: as in `ModelLoss`; the other images are then drawn from those that it has regions of.
+        regions: as in `ModelLoss`; the other images are then drawn from those with regions.
         region_options: as in `ModelLoss`.
         name: the column to write.
         easy: a caption that belongs to its image is easy by default.
@@ -144,8 +143,8 @@ class Grounding(ModelLoss):
         """Draws the other images, k + 1 of different content that can be read.
 
         Args:
-            dataset: with the images, or their `image_id` for a captioner on regions; best images that the model was
-                not trained on. Without `image_id` rows are drawn.
+            dataset: with the images, or their `image_id` for a captioner on regions; preferably images that the model
+                was not trained on. Without `image_id` rows are drawn.
 
         Raises:
             TypeError: not a data set in memory or on disk.

@@ -41,26 +41,26 @@ class _Checkpoint(NamedTuple):
 
 
 class Influence(ModelLoss):
-    """How much training on a row lowers the loss of target rows, by a run's checkpoints (TracIn).
+    """Influence of training on a row on the loss of target rows, from a run's checkpoints (TracIn).
 
     Σ_k η_k ∇L(row) · ∇L(targets), with the learning rate η_k and the gradients of checkpoint k; L(targets) is the mean
-    loss of the targets. Each product is the slope of the row's loss along g = ∇L(targets), and is measured as
-    (L(θ + εg) − L(θ − εg)) / 2ε: two forward passes of the row, and no gradient of it.
+    loss of the targets. Each product is the slope of the row's loss along g = ∇L(targets). It is measured as (L(θ +
+    εg) − L(θ − εg)) / 2ε: two forward passes of the row, and no gradient of it.
 
     ε is u^(1/3) · ‖θ‖ / ‖g‖, u the unit round-off of the type. The slope of the targets' own loss has to be ‖g‖²:
     as long as it is not by 0.02 % (float64: 1e-7), ε is divided by 4, up to four times. Weights that are the same in
     all of several checkpoints were not trained and do not count. Each checkpoint takes twice its weights in memory.
 
-    It is not a sign of wrong captions: on drawn scenes it tells them hardly better than chance, and so does training
-    without each row (`recipes/benchmarks/results/influence.md`). It is of plain gradient descent, also after Adam.
+    It does not find wrong captions: on drawn scenes it does hardly better than chance, as does training without each
+    row (`recipes/benchmarks/results/influence.md`). It assumes plain gradient descent, also after Adam.
 
     Args:
-        checkpoints: a run's folder, of which every `checkpoint-…` is taken, or folders of models in their order.
-        targets: the rows whose loss is to fall, such as a small clean set: a data set with the columns of the rows,
-            or its folder. They are not to be among the rows.
+        checkpoints: a run's folder, for every `checkpoint-…` in it, or folders of models in their order.
+        targets: the rows whose loss should fall, such as a small clean set: a data set with the columns of the rows,
+            or its folder. They must not be among the rows.
         processor: as in `ModelLoss`.
-        reduction: "sum" over a caption's tokens, as a loss per token of the batch weighs them; or "mean", by which a
-            long caption does not count more.
+        reduction: "sum" over a caption's tokens, as in a loss per token of the batch; or "mean", so that long captions
+            count no more than short ones.
         learning_rates: of each checkpoint; by default the last that its `trainer_state.json` logs.
         batch_size: captions or conversations that run through the model at once; for each the weights are exchanged.
         dtype: "float32" or "float64"; in shorter types differences are lost. A few models compute in float32 anyway.
@@ -78,9 +78,9 @@ class Influence(ModelLoss):
 
     Raises:
         FileNotFoundError: no checkpoint; as `ModelLoss`.
-        ValueError: a checkpoint without a learning rate, rates that are negative, all 0 or of another number; targets
-            without a text; checkpoints of different models; a gradient that is 0 or NaN, or that differences do not
-            reproduce; more than a tenth of the targets are rows; as `ModelLoss`.
+        ValueError: a checkpoint without a learning rate; rates that are negative, all 0 or not one per checkpoint;
+            targets without a text; checkpoints of different models. Or a gradient is 0, NaN or not reproduced by
+            differences, or more than a tenth of the targets are rows; as `ModelLoss`.
         TypeError: targets that are no data set; as `ModelLoss`.
 
     Source: Pruthi et al. 2020, *Estimating Training Data Influence by Tracing Gradient Descent*, §3 (TracInCP).

@@ -15,18 +15,17 @@ if TYPE_CHECKING:
 
 
 class InstructionFollowingDifficulty(ModelLoss):
-    """Mean loss of a response given the instruction and its images, divided by that of the response alone (IFD).
+    """A response's mean loss given the instruction and images, divided by its loss alone (IFD).
 
-    It is below 1 where the instruction helps, and the smaller the more it does; above 1 it does not belong to the
-    response. The paper trains on the examples of high difficulty, and leaves those above 1 out.
+    It is below 1 where the instruction helps, and smaller the more it helps; above 1 the two do not belong together.
+    The paper trains on examples of high difficulty, and leaves out those above 1.
 
-    Both losses are of the same tokens (see `ModelLoss`), and of all scored turns. Alone, each response stands after
-    the tokenizer's beginning of text; where there is none its first token is not scored, because nothing stands
-    before it. Each row takes 2 passes, the second of them short.
+    Both losses are of the same tokens (see `ModelLoss`), and of all scored turns. Alone, each response follows the
+    tokenizer's beginning of text; without one its first token is not scored, because it follows nothing. Each row
+    takes 2 passes, the second of them short.
 
     Args:
-        model: a chat model, as in `ModelLoss`; the paper uses the model that is going to be trained, after training
-            it a little.
+        model: a chat model, as in `ModelLoss`; the paper uses the model to be trained, after training it a little.
         processor: as in `ModelLoss`.
         max_length: as in `ModelLoss`.
         batch_size: conversations that run through the model at once.

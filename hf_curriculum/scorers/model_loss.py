@@ -49,40 +49,42 @@ class LoadedCaptioner(NamedTuple):
 
 
 class ModelLoss(PairScorer):
-    """Loss, −Σ log p, of a caption given its image, or of a conversation's responses given all before them, in nats.
+    """A model's loss, −Σ log p in nats, of a caption given its image, or of the responses of a conversation.
 
-    The model is trained on the data beforehand, without a curriculum; an example of high loss is hard.
+    The model was trained beforehand, without a curriculum; an example of high loss is hard. A response is read after
+    all messages before it.
 
-    **A captioner** (this library's own, `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`) reads captions. A
-    caption's tokens are those of the model's tokenizer, its special ones included: the first (such as `[CLS]`, or
-    BLIP's `[DEC]`) starts the caption and is not scored, the end of the caption is. Encoder-decoders start from their
-    `decoder_start_token_id` and every token is scored. Flamingo's captions begin with `<image>`, which is not scored
-    but counts in `max_length`. That is the loss the models are trained on, padding masked, without label smoothing.
+    **A captioner** (this library's own, `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`) reads captions. The
+    model's tokenizer makes a caption's tokens, special ones included. The first (such as `[CLS]`, or BLIP's `[DEC]`)
+    starts the caption and is not scored; the end token is. Encoder-decoders start from their `decoder_start_token_id`
+    and every token is scored. Flamingo's captions begin with `<image>`, which is not scored but counts in
+    `max_length`. It is the models' training loss, with padding masked and without label smoothing.
 
     **A chat model** reads conversations: any `AutoModelForImageTextToText` that reads images as placeholder tokens
     (LLaVA, SmolVLM, Qwen2-VL, PaliGemma, BLIP-2), and any causal language model, which reads the words alone. The
     conversation is written by the model's chat template. A response's tokens are all that the template writes after
-    the generation prompt: the words, the end of the turn and what follows it, as in TRL's completion mask. Without a
-    template the response stands after one message of a user: after a space, with no end of text, or as the `suffix`
-    of a PaliGemma, whose end is scored. Images that no message shows stand before the first user's words.
+    the generation prompt: the words, the end of the turn and the rest, as in TRL's completion mask. Without a template
+    the response follows one user message after a space, with no end of text. In PaliGemma it is the `suffix`, whose
+    end is scored. Images that no message shows come before the first user's words.
 
     Args:
         model: a folder or a repository of the Hub with such a model.
-        processor: where the tokenizer and the image processor are, if not with the model.
+        processor: where to find the tokenizer and the image processor, if not with the model.
         reduction: "sum" (as in the paper: long captions are hard), or "mean" over the scored tokens.
-        max_length: the most tokens, special ones and those of images included; at most what the model has positions
-            for, which is the default of a chat model; 50 is that of a captioner. Longer captions are truncated,
-            counted in `num_truncated` and reported. A longer conversation has no score: a part of it is another one.
+        max_length: the most tokens, special ones and image tokens included, at most the model's positions. By default
+            50 for a captioner and all positions for a chat model. Longer captions are truncated, counted in
+            `num_truncated` and reported. A longer conversation has no score, because a part of it is another
+            conversation.
         batch_size: captions or conversations that run through the model at once.
         dtype: "float32", "float16" or "bfloat16"; of log-probabilities the sums are float64.
         revision: of a repository.
-        image_column: where the images are: "images", a list of them in each row, for a chat model, which takes a
-            column of single images too; "image" for a captioner.
-        caption_column: "messages" for a chat model, which takes a column of texts too: each is the response to a
-            message with the image; "caption" for a captioner.
-        prompt_column: where the prompts are, messages or texts, if `caption_column` has what completes them
+        image_column: where the images are: "images", lists, for a chat model, which also takes a column of single
+            images; "image" for a captioner.
+        caption_column: "messages" for a chat model, which also takes texts, each the response to a message with the
+            image; "caption" for a captioner.
+        prompt_column: where the prompts are, messages or texts, if `caption_column` has their completions
             (`prompt_column="prompt", caption_column="completion"`).
-        prompt: what the user asks about the image, where `caption_column` has texts.
+        prompt: what the user asks about the image, if `caption_column` has texts.
         turns: which messages of the assistant are scored: "all", the "first" or the "last".
         regions: for a captioner on stored regions, the file or folder of them (see `open_regions`), or one opened;
             they are found by `image_id`, and no image is read.
@@ -92,19 +94,19 @@ class ModelLoss(PairScorer):
         easy: a small loss is easy by default.
 
     Shapes:
-        float32 (rows,), in nats (per token with "mean"); NaN for a caption or response that is missing, empty or
-        blank or has no token to score, an image that cannot be decoded, and one that `regions` does not have or has
-        no region of. NaN, counted and with the first reason in the log, for a conversation with an unknown role, that
-        shows another number of images than its row has, that is too long, that the template refuses or the processor
-        cannot read, and, for a model without a template, that has several turns.
+        float32 (rows,), in nats (per token with "mean"). NaN for a caption or response that is missing, empty or blank
+        or has no token to score, and for an image that cannot be decoded or is without `regions`. NaN for a
+        conversation that is too long, has an unknown role, shows more or fewer images than its row, or that the
+        template or processor cannot read. A model without a template also gives NaN for several turns. These are
+        counted, and the log has the first reason.
 
     Raises:
         FileNotFoundError: there are no such model, processor or regions.
         ValueError: unknown `reduction`, `turns` or `easy`, `max_length` below 2, `batch_size` below 1, a checkpoint
-            that lacks weights, a model of another kind, regions for a model that reads images or none for one that
-            reads regions, an encoder-decoder without start token, a Flamingo whose tokenizer lacks its `<image>`;
-            `prompt` and `prompt_column` at once, either of them for a captioner, a chat model
-            that is an encoder-decoder or whose tokenizer is slow.
+            that lacks weights, or a model of another kind. Regions for a model that reads images or none for one that
+            reads regions, an encoder-decoder without start token, a Flamingo whose tokenizer lacks `<image>`. `prompt`
+            with `prompt_column`, either of them for a captioner, a chat model that is an encoder-decoder or has a slow
+            tokenizer.
         TypeError: a caption that is not a string; a conversation that is no list of messages.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, equation 5 (Bootstrap-CL).

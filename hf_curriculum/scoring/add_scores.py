@@ -53,26 +53,26 @@ def add_scores(
     load_from_cache_file: bool = True,
     overwrite: bool = False,
 ) -> AnyDataset:
-    """Adds a column per score, and records its provenance.
+    """Scores a data set: adds one column per score, with its provenance.
 
-    Only the columns that a scorer reads are mapped over, and the new columns are appended: 4 bytes per row and score,
-    where a plain `map` writes every image again. That also holds for a shuffled, filtered or split data set, whose
-    order is kept. Scores are cached as `map` caches: the same call on the same data does not score again, unless the
-    scorer, the source of its module (`Scorer.source_digest`) or a library's version has changed. With `num_proc` or
-    `resume_every`, an interrupted call continues with the parts that were not finished.
+    It maps over the columns that a scorer reads alone, and appends the new ones: 4 bytes per row and score, where a
+    plain `map` writes every image again. This also holds for a shuffled, filtered or split data set, whose order is
+    kept. Scores are cached as in `map`. The same call on the same data scores again only if the scorer, the source of
+    its module (`Scorer.source_digest`) or a library's version has changed. With `num_proc` or `resume_every`, an
+    interrupted call continues with the parts that were not finished.
 
     Args:
         dataset: one data set or several splits, map-style or iterable. An iterable one is scored while it is read.
         scorers: one or more. One that combines scores comes after those that write them.
-        per_image: aggregate over the rows with equal `image_id`, and write the result to each of them. Within a split.
+        per_image: aggregate over the rows of a split with equal `image_id`, and write the result to each of them.
         batch_size: rows per call of a scorer.
         num_proc: worker processes, each with its own model; GPUs are assigned to them in turn.
         num_workers: processes that open and prepare images for one model while it computes, in place of `num_proc`;
             the scores are the same.
         resume_every: keep finished scores in parts of this many rows, as `add_scores_sharded` does: in `cache_dir`,
-            beside the data, or in the cache of `datasets` for a data set in memory. Each part starts its own workers.
-        cache_dir: where to cache. By default beside the data; without `resume_every`, and as in `map`, a data set in
-            memory is not cached.
+            next to the data, or in the cache of `datasets` for a data set in memory. Each part starts its own workers.
+        cache_dir: where to cache, by default next to the data. Without `resume_every` a data set in memory is not
+            cached, as in `map`.
         load_from_cache_file: False scores again, whatever is cached.
         overwrite: replace columns that exist, in place of an error.
 
@@ -81,8 +81,8 @@ def add_scores(
 
     Raises:
         TypeError: something that is not a scorer, or not a data set.
-        ValueError: a column is missing, exists already or would be written twice; an option that does not go with an
-            iterable data set; `num_workers` with `num_proc`.
+        ValueError: a column is missing, exists already or would be written twice; an option that an iterable data set
+            does not support; `num_workers` with `num_proc`.
         RuntimeError: a scorer that is fitted on a corpus was not fitted.
 
     Source: Saha et al. 2024 (BabyLM), §3.3 for `per_image="max"`.

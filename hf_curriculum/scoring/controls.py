@@ -39,18 +39,18 @@ def shuffle_scores(
     easy: Literal["low", "high"] | None = None,
     overwrite: bool = False,
 ) -> Dataset | DatasetDict:
-    """Adds a control for a score: the same scores, permuted at random, so that they are independent of the examples.
+    """Adds a control for a score: the same scores, randomly permuted among the examples.
 
     The new column holds the same scores equally often. So buckets have exactly the sizes they have for the score,
     with `cut="rank"` and `cut="value"`, and a curriculum over it differs only in which examples count as easy.
 
     With `within`, scores are permuted only among rows that share a value of that column. Matched for caption length,
-    for example, the control keeps the part of the score's effect that is an effect of length. Rows whose `within` is
-    missing form a group of their own.
+    for example, the control keeps the score's effect through length. Rows whose `within` is missing form a group of
+    their own.
 
     Rows without a score (NaN) keep none. Where captions of one image share their score, they still share one: images
-    are permuted among images with as many scored captions, which keeps the distribution. An image with a number of
-    captions that no other has keeps its score.
+    are permuted among images with the same number of scored captions, which keeps the distribution. An image whose
+    number of captions is unique keeps its score.
 
     Args:
         dataset: the scored data set, shuffled or filtered too, or splits; each split is permuted by itself.
@@ -128,7 +128,7 @@ def deal_rows(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, n
     require_columns(
         dataset.column_names,
         [IMAGE_ID, CAPTION],
-        reader="Captions are dealt to rows of other images.",
+        reader="Captions are moved to rows of other images.",
         remedy="Load with `load_captioned`, which gives both.",
     )
     if not 0 <= share <= 1:
@@ -139,8 +139,8 @@ def deal_rows(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, n
     most = np.unique(images[chosen], return_counts=True)[1].max(initial=0)
     if 2 * most > len(chosen):
         raise ValueError(
-            f"{most:,} of the {len(chosen):,} rows whose captions are to be dealt are of one image, so not all of "
-            "them can get a caption of another. Give data of more images, or deal a larger share."
+            f"{most:,} of the {len(chosen):,} rows whose captions should move are of one image, so not all of "
+            "them can get a caption of another. Give data of more images, or move a larger share."
         )
     given = draws.permutation(chosen)
     while len(clash := np.flatnonzero(images[given] == images[chosen])):

@@ -51,18 +51,18 @@ def add_scores_from(
     easy: Easy | Mapping[str, Easy] | None = None,
     overwrite: bool = False,
 ) -> Dataset | DatasetDict:
-    """Adds scores that were made elsewhere, joined by key.
+    """Joins scores that were made elsewhere to a data set, by key.
 
-    Rows whose key the source lacks get NaN. The matches are logged: rows with and without a score, keys left over.
-    The column's provenance says `joined`, and names the file or address, and its SHA-256 or a digest of what was read.
+    Rows whose key the source lacks get NaN. The matches are logged: rows with and without a score, keys left over. The
+    column's provenance says `joined`, and names the file or address and its SHA-256 or a digest of the data read.
 
     Args:
         dataset: one data set, or several splits that are joined to the same source.
-        source: a `.csv`, `.tsv`, `.parquet` or `.jsonl` file, or a `Dataset`; a folder of `score_shards`; or Parquet,
-            all files of a folder or one at an address that `fsspec` opens, such as what `push_scores` put on the Hub
+        source: a `.csv`, `.tsv`, `.parquet` or `.jsonl` file, or a `Dataset`; or a folder of `score_shards`. Or
+            Parquet: all files of a folder or of an address that `fsspec` opens, such as a repository of `push_scores`
             (`hf://datasets/me/cc3m-scores`). Of these only the key and the scores are read.
-        on: the column, or columns, that name a row on both sides, of strings or whole numbers. A key may stand in many
-            rows of the data set (all captions of an image), but only once in the source.
+        on: the columns that identify a row on both sides, of strings or whole numbers. A key may stand in many rows of
+            the data set (all captions of an image), but only once in the source.
         columns: what to join; by default every column of numbers but the key.
         easy: which end is easy, for all columns or for each. May be left out for a source that carries provenance.
         overwrite: replace columns that exist, in place of an error.
@@ -73,8 +73,8 @@ def add_scores_from(
     Raises:
         FileNotFoundError: the file does not exist, or there is no Parquet file.
         TypeError: a source or a data set of another kind.
-        ValueError: a column is missing or exists already, a key stands twice in the source, no row matches, `easy` is
-            not known, or files of one folder hold scores that were made in different ways.
+        ValueError: a column is missing or exists already, a key occurs twice in the source, no row matches, `easy` is
+            unknown, or files of one folder hold scores of different provenance.
 
     Example:
         >>> from datasets import Dataset
@@ -384,15 +384,15 @@ def save_scores(
     key: str | Sequence[str] = (IMAGE_ID, CAPTION),
     columns: Sequence[str] | None = None,
 ) -> Path:
-    """Writes the scores of a data set into a Parquet file of its own, one row per distinct key.
+    """Writes the scores of a data set to a side file: Parquet, one row per distinct key.
 
     Nothing depends on the order of rows: `load_scores` finds each row by its key, also in a shuffled or filtered copy.
 
     Args:
         dataset: the scored data set, or splits, whose rows go into one file.
         path: the file to write.
-        key: the columns that name a row. Rows that share a key must share their scores, as captions of an image do for
-            scores per image (`key="image_id"`).
+        key: the columns that identify a row. Rows that share a key must share their scores, as captions of an image do
+            for scores per image (`key="image_id"`).
         columns: the score columns; by default all that carry provenance.
 
     Returns:
@@ -404,8 +404,11 @@ def save_scores(
             rows of one key differ in score.
 
     Example:
-        >>> save_scores(data, "scores.parquet")                     # doctest: +SKIP
-        >>> data = load_scores(the_same_data, "scores.parquet")     # doctest: +SKIP
+        >>> from hf_curriculum import CaptionLength, add_scores
+        >>> import os, tempfile
+        >>> data = add_scores(Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"]}), CaptionLength())
+        >>> save_scores(data, os.path.join(tempfile.mkdtemp(), "scores.parquet")).name
+        'scores.parquet'
     """
     keys, splits = key_columns(key), as_splits(dataset, "`save_scores`")
     if isinstance(dataset, DatasetDict):
@@ -453,11 +456,11 @@ def save_scores(
 def load_scores(
     dataset: Dataset | DatasetDict, path: str | Path, *, partial: bool = False, overwrite: bool = False
 ) -> Dataset | DatasetDict:
-    """Adds the scores of a side file to the data set they were made for, or to any part of it in any order.
+    """Adds the scores of a side file to their data set, or to any part of it in any order.
 
     Args:
         dataset: the data set, or splits of it.
-        path: what `save_scores` wrote, or the folder of `score_shards`, whose rows are found by shard and key, `uid`,
+        path: the file of `save_scores`, or the folder of `score_shards`, whose rows are found by shard and key, `uid`,
             `url` or `key`: the first of these that both have.
         partial: rows whose key is not in the file get NaN, in place of an error.
         overwrite: replace columns that exist, in place of an error.
@@ -467,7 +470,15 @@ def load_scores(
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: not a side file, a damaged one, rows whose key is not in it, or columns that exist already.
+        ValueError: not a side file, a damaged one, rows whose key it lacks, or columns that exist already.
+
+    Example:
+        >>> from hf_curriculum import CaptionLength, add_scores
+        >>> import os, tempfile
+        >>> data = Dataset.from_dict({"image_id": ["1", "2"], "caption": ["a dog", "a red ball"]})
+        >>> file = save_scores(add_scores(data, CaptionLength()), os.path.join(tempfile.mkdtemp(), "scores.parquet"))
+        >>> load_scores(data.select([1]), file)["caption_length"][:]
+        [3.0]
     """
     splits = as_splits(dataset, "`load_scores`")
     folder = (Path(path) / MANIFEST).is_file()

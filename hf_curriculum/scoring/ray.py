@@ -31,19 +31,19 @@ def score_on_ray(
     storage_options: Mapping[str, Any] | None = None,
     lease: float = 120,
 ) -> ShardScores:
-    """`score_shards` by actors of Ray, which write the same files, byte for byte.
+    """Runs `score_shards` on actors of Ray, which write the same files, byte for byte.
 
-    Each actor loads the models once, and takes shards that are free until every one is scored. Other processes may
-    share the work, and go on with it when Ray has gone: `score_shards` on the same `out`, started by Slurm or by hand.
-    A machine that dies loses the shard that it was at. Ray starts its actors again where there is room; what is left
-    belongs to the other actors at once, the shard itself after `lease` seconds.
+    Each actor loads the models once, and takes free shards until all are scored. Other processes may share the work,
+    or continue it without Ray: `score_shards` on the same `out`, started by Slurm or by hand. A machine that dies
+    loses its current shard, which is free again after `lease` seconds; other actors score the rest. Ray starts its
+    actors again where there is room.
 
     Args:
         source, scorers, columns, keep, batch_size, num_workers, storage_options, lease: as in `score_shards`. All
             machines see the shards under these paths or addresses. Scorers are fitted once, where this is called.
         out: the folder of the scores, on a disk that all machines see.
-        actors: how many to start, each when there is room for it; by default as many as the cluster has room for.
-        num_cpus, num_gpus: what Ray keeps for each actor; a part of a GPU is less than 1.
+        actors: how many to start, each when there is room for it; by default all that the cluster has room for.
+        num_cpus, num_gpus: the resources that Ray reserves for each actor; a part of a GPU is less than 1.
 
     Returns:
         How much is scored: all of it.

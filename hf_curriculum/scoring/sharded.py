@@ -42,24 +42,24 @@ def add_scores_sharded(
     overwrite: bool = False,
     timeout: float = 6 * 3600,
 ) -> Dataset | DatasetDict | None:
-    """`add_scores` by any number of processes, which share a folder and need not run at the same time.
+    """Runs `add_scores` in any number of processes, which share a folder and need not run at the same time.
 
     The rows are split into parts of `part_rows`, and each process scores a contiguous range of parts. A finished part
-    is written completely or not at all; the first process concatenates them. A process that was killed is started
-    again and scores what is missing, with another number of processes, too. Batches do not depend on their number, so
-    the result is that of `add_scores`, number for number.
+    is written completely or not at all; the first process concatenates them. Start a killed process again and it
+    scores the missing rows, also with another number of processes. Batches do not depend on that number, so the result
+    equals `add_scores`', number for number.
 
-    Scorers that need `fit` and were not fitted are fitted by the first process. A scorer that reads what another one
-    writes comes after it.
+    The first process fits scorers that need `fit` and were not fitted. A scorer that reads another one's column comes
+    after it.
 
     Args:
         dataset: one data set or several splits; the same in every process.
         scorers: one or more.
-        folder: where the parts are kept, on a disk that every process sees, with what scorers have fitted (as JSON).
-            It may be deleted when the first process is done.
-        rank: of this process; by default that of `accelerate launch` or `torchrun` (`RANK`), of Slurm (`srun`, a job
+        folder: where the parts and the fitted attributes of scorers (as JSON) are kept, on a disk that every process
+            sees. You may delete it when the first process is done.
+        rank: of this process; by default from `accelerate launch` or `torchrun` (`RANK`), from Slurm (`srun`, a job
             array), or 0.
-        world_size: how many processes there are; by default as many as these started (`WORLD_SIZE`), or 1.
+        world_size: the number of processes; by default from the same launcher (`WORLD_SIZE`), or 1.
         per_image, batch_size, num_proc, num_workers, overwrite: as in `add_scores`. GPUs are assigned to the processes
             of a machine.
         part_rows: rows of a part, rounded up to complete batches: what a killed process loses.
@@ -71,8 +71,7 @@ def add_scores_sharded(
 
     Raises:
         TypeError: something that is not a scorer or a map-style data set.
-        ValueError: what `add_scores` raises; the folder holds parts of another run, or a damaged one; no such `rank`
-            or split.
+        ValueError: as `add_scores`; the folder holds parts of another run, or a damaged one; no such `rank` or split.
         TimeoutError: another process has stopped.
         RuntimeError: another process of this `rank` works in the folder.
 

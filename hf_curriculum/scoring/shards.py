@@ -95,15 +95,15 @@ def score_shards(
     storage_options: Mapping[str, Any] | None = None,
     lease: float = 120,
 ) -> ShardScores:
-    """Scores the pairs of a crawl where they lie; nothing is copied, and no image is written.
+    """Scores the pairs of a crawl in place, shard by shard, without copying data or writing images.
 
     Each shard's scores become one small Parquet file in `out`: the pair's key, the columns of `keep`, and float32
-    scores, in the order of the shard; in its metadata are the shard's name, size and digest, and the provenance of the
+    scores, in the order of the shard. Its metadata has the shard's name, size and digest, and the provenance of the
     scores. A file is written completely or not at all, and equal shards give equal files, byte for byte.
 
-    Any number of processes may be given the same `out`, at the same time or later, on a disk that all see: the next
-    shard that is free belongs to who asks first. The shard of a process that died is free again. Every process stays
-    until all shards are scored. A shard behind an address is fetched while the one before it is scored.
+    Any number of processes may share `out`, at the same time or later, on a disk that all see: each takes the next
+    free shard. The shard of a process that died becomes free again. Every process waits until all shards are scored. A
+    shard at an address is fetched while the one before it is scored.
 
     `load_scored(out)` reads the scores as a data set of keys; `bucket_shards` writes the pairs in order of difficulty.
 
@@ -113,15 +113,15 @@ def score_shards(
         scorers: one or more. One that needs `fit` and was not fitted is fitted on the texts of the whole source, by
             one process.
         out: the folder of the scores.
-        columns: our names of columns to theirs, such as `{"caption": "text"}`; an archive's are the fields of its
-            JSON files.
+        columns: our column names -> theirs, such as `{"caption": "text"}`; an archive's are the fields of its JSON
+            files.
         keep: further columns to keep with the scores, as texts: "uid", "url", "caption".
         batch_size: pairs per call of a scorer; a batch does not go beyond its shard.
         num_proc: processes to start here, each with its own model.
         num_workers: processes that open and prepare images for each of these models while it computes.
-        rank, world_size: of this process, as in `add_scores_sharded`; they only decide where it begins to look.
+        rank, world_size: of this process, as in `add_scores_sharded`; they only decide its first shard.
         storage_options: for `fsspec`.
-        lease: seconds without a sign of life after which the shard of a process on another machine is free.
+        lease: seconds without a heartbeat after which the shard of a process on another machine is free.
 
     Returns:
         How much is scored: all of it.
@@ -289,7 +289,7 @@ class ShardRun:
         if any(process.exitcode for process in processes):
             raise RuntimeError(
                 f"{sum(bool(process.exitcode) for process in processes)} of {count} processes ended with an error, "
-                "which stands above. Finished shards are kept; the same command goes on."
+                "which stands above. Finished shards are kept; the same command continues."
             )
 
     def work(self, start: float, worker: int | None = None, most: int | None = None) -> None:

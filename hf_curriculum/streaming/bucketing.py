@@ -133,7 +133,7 @@ class Bucketing:
         if failed := sum(bool(process.exitcode) for process in started):
             raise RuntimeError(
                 f"{failed} of {processes} processes ended with an error, which stands above. Finished parts are kept; "
-                "the same command goes on."
+                "the same command continues."
             )
 
     def _work(self, watched: bool) -> None:

@@ -30,19 +30,19 @@ _VERSION = 1
 
 
 class BucketedStream(IterableDataset[Any]):
-    """What `save_bucketed` wrote, read as one stream: the whole run of a curriculum, easiest bucket first.
+    """Streams the whole run of a curriculum from a folder of `save_bucketed`, easiest bucket first.
 
     A pass over a pool reads each of its buckets from front to back, shards in a random order, the buckets mixed in
-    proportion, and shuffles the examples in blocks. What stands at which position is a pure function of (buckets,
-    curriculum, seed, the arguments marked * below). So the same examples are in the same optimizer step on any number
-    of processes and workers, and a stream is resumed at any step by opening the shards of that step, no earlier one.
+    proportion, and shuffles the examples in blocks. The example at a position is a pure function of (buckets,
+    curriculum, seed, the arguments marked * below). So an optimizer step has the same examples on any number of
+    processes and workers. A stream resumes at any step by opening the shards of that step, no earlier ones.
 
     `CurriculumTrainer` takes it, or the folder alone, as `train_dataset`: curriculum, batch size, seed and length then
     come from the training arguments. It can also be used as any `IterableDataset`. Several processes:
     `stream.split_by_node(rank, world_size)`, in a loader that divides no further (`accelerate`'s
     `prepare_data_loader(..., num_processes=1, process_index=0)`). The unsplit stream in `Accelerator.prepare` with
-    `dispatch_batches=False` gives the same batches; each process then reads everything, and `batch_size` is that of
-    all processes together. A stock `Trainer` needs `num_train_epochs=1` (the stream is the whole run) and
+    `dispatch_batches=False` gives the same batches; each process then reads everything, and `batch_size` is the total
+    over all processes. A stock `Trainer` needs `num_train_epochs=1` (the stream is the whole run) and
     `remove_unused_columns=False`.
 
     Args:
@@ -50,15 +50,15 @@ class BucketedStream(IterableDataset[Any]):
         curriculum: `Phases`, `IID` or a `Filter` over one of them, with pools that are whole buckets; `IID()` if None.
         global_batch_size: * examples per optimizer step, over all processes and accumulated batches, 1 if None; the
             stream is padded to a whole number of steps by further draws, as every plan is.
-        batch_size: that of the `DataLoader`; the examples of a step on this process if None. It matters only with
-            several workers or accumulated batches.
+        batch_size: the `DataLoader`'s; the examples of a step on this process if None. It matters only with several
+            workers or accumulated batches.
         seed: * key of the order, 0 if None.
         epochs: * passes, for `IID`.
         max_steps: * steps, for `IID`.
         shuffle_buffer: * examples in memory that are shuffled among each other, over all processes.
         partitions_per_step: * parts of a step that are read independently: processes × accumulated batches, at most.
             More processes still get the right examples, but then two of them read the same stretch of a shard.
-        worker_partitions: * successive steps that are read independently: workers per process, at most; likewise.
+        worker_partitions: * successive steps that are read independently; more workers per process read some twice.
         columns: which to read; all if None.
         decode: whether images are decoded, or stay bytes.
         with_samples: whether to yield `IndexedExample` triples (example, row number, sample position), from which
@@ -70,8 +70,8 @@ class BucketedStream(IterableDataset[Any]):
         storage_options: what `fsspec` passes to the file system of an address, such as credentials.
 
     Attributes:
-        plan: what is drawn when; `print(stream.plan.describe())`.
-        index: what is in the buckets.
+        plan: the plan of the run; `print(stream.plan.describe())`.
+        index: the contents of the buckets.
         opened: shard → how often the latest iteration has opened it, in this process.
 
     Raises:
@@ -312,7 +312,7 @@ class BucketedStream(IterableDataset[Any]):
         Args:
             state: of `state_dict` or `state_at`.
             placeholders: whether to yield None for each completed example: for a loop that skips the batches it has
-                seen, like that of a stock `Trainer`, with a collator that takes None.
+                seen, as a stock `Trainer` does, with a collator that takes None.
 
         Raises:
             ValueError: it is the state of another stream.

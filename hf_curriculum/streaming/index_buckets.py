@@ -30,18 +30,18 @@ _FEW = 100  # rows that may stand in order by chance
 
 
 def index_buckets(path: str | Path, *, score_column: str, easy: Easy | None = None) -> BucketIndex:
-    """Makes a folder that another engine has bucketed one that `BucketedStream` reads: writes `buckets.json` into it.
+    """Makes a folder that another engine bucketed readable for `BucketedStream`: writes its `buckets.json`.
 
     The engine sorts, and writes Parquet files partitioned by the number of the bucket, 0 the easiest:
     `bucket=0/….parquet`, as `write_parquet(partition_cols=["bucket"])` of Ray Data, `partitionBy("bucket")` of Spark
-    and datatrove's templates do. The rows of a bucket have to be in a random order, over its files and within them. It
-    is checked that the buckets ascend from easy to hard, that all files have the same columns, and that no file is
-    sorted. Every file is read once, for its digest.
+    and datatrove's templates do. The rows of a bucket have to be in a random order, over its files and within them.
+    `index_buckets` checks that the buckets ascend from easy to hard, that all files have the same columns, and that no
+    file is sorted. It reads every file once, for its digest.
 
     Args:
         path: the folder.
         score_column: the score that the buckets were made by, in every file.
-        easy: which end of it is easy, where neither its provenance nor the scorer of its name says it.
+        easy: which end of it is easy, if neither its provenance nor the scorer of its name says it.
 
     Returns:
         The index.

@@ -48,8 +48,8 @@ def save_bucketed(
 
     Within a bucket rows stand in a random order (keyed by `seed`), so each shard is a random part of its bucket.
     Images are embedded as stored. A card with a configuration per bucket lets `datasets` alone load them:
-    `load_dataset(path, "bucket_0", streaming=True)`. Beside them stand `scores.json` (where the scores came from) and
-    `buckets.json` (the index). The folder gets its name when it is complete, never before.
+    `load_dataset(path, "bucket_0", streaming=True)`. `scores.json` (the provenance of the scores) and `buckets.json`
+    (the index) lie in the same folder. The folder gets its name when it is complete, never before.
 
     Args:
         dataset: the scored data set; read a few thousand rows at a time.

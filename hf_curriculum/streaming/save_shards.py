@@ -59,15 +59,15 @@ def bucket_shards(
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> BucketIndex:
-    """Writes a crawl that `score_shards` has scored as one folder of shards per bucket, for `BucketedStream`.
+    """Writes a crawl scored by `score_shards` as one folder of shards per bucket, for `BucketedStream`.
 
     The thresholds come from the files of scores alone, exactly, in flat memory. Then every shard is read once, front
-    to back, and its rows are kept in one file beside `path`; from these files each shard of a bucket is gathered, in
-    a random order. That takes room for the data twice, and for `shard_size` rows in the memory of each worker. A
-    worker that is killed loses one shard; the same command goes on, also on several machines that share the disk.
+    to back, and its rows are kept in one file next to `path`. From these files each shard of a bucket is gathered, in
+    a random order. That takes disk space for the data twice, and memory for `shard_size` rows in each worker. A killed
+    worker loses one shard; the same command continues, also on several machines that share the disk.
 
-    What is written does not depend on the number of workers. It is that of `save_bucketed` but for the card, which has
-    no statistics of the scores.
+    The result does not depend on the number of workers. It equals the result of `save_bucketed` except for the card,
+    which has no statistics of the scores.
 
     Args:
         source: the shards that were scored, as in `score_shards`.
@@ -78,8 +78,8 @@ def bucket_shards(
         easy: which end of it is easy, in place of what its provenance says.
         uids: a `.npy` file of DataComp's uids: only these pairs are written. `score_shards(keep=["uid"])` keeps them.
         columns: our names of columns to theirs, as in `score_shards`.
-        keep: the columns to write, beside key and scores; all if None, of archives those in the JSON of the first 100
-            pairs.
+        keep: the columns to write, in addition to key and scores; all if None, of archives those in the JSON of the
+            first 100 pairs.
         shard_size: rows per shard at most; by default about 256 MB, and 10,000 rows at most.
         workers: processes to start here.
         storage_options: for `fsspec`.

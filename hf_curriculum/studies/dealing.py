@@ -102,7 +102,7 @@ class Sample:
         require_columns(
             dataset.column_names,
             [CAPTION, *([IMAGE_ID] if sees else [])],
-            reader="Captions are dealt to other images and trained on.",
+            reader="Captions are moved to other images and trained on.",
             remedy="Rename the columns (`dataset.rename_column`), or load with `load_captioned`, which gives both.",
         )
         column, made, sign = _score_of(dataset, column, easy)
@@ -118,7 +118,7 @@ class Sample:
         if units < MIN_UNITS:
             raise ValueError(
                 f"The data has {units:,} {'images' if sees else 'texts'} with a caption and a `{column}`, and "
-                f"{MIN_UNITS} are the fewest of which anything can be told: a quarter is held out. Give more of them."
+                f"{MIN_UNITS} are the fewest that allow a result: a quarter is held out. Give more of them."
             )
         if units > MAX_UNITS:
             dataset = hold_out(dataset, MAX_UNITS / units, seed=seed)["validation"]

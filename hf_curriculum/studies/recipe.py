@@ -410,7 +410,8 @@ def run_command(main: Callable[[], None], parser: FlagParser) -> None:
     except KeyboardInterrupt:
         if speaks:
             print(
-                "\nInterrupted. Finished runs and complete checkpoints are kept; the same command goes on from them:\n"
+                "\nInterrupted. Finished runs and complete checkpoints are kept; "
+                "the same command continues from them:\n"
                 f"  {command_line()}",
                 file=sys.stderr,
             )

@@ -97,36 +97,36 @@ class StudyRun:
 
 
 class Study:
-    """Runs a function for every arm and seed, one folder per run, and goes on where it stopped.
+    """Runs a function for every arm and seed, one folder per run, and continues after an interruption.
 
-    A finished run is read back from its `result.json`. A run that diverged is done too: it is recorded with its step,
-    and is no number. A run that crashed is recorded with its error, the others go on, and it is tried again the next
-    time, as is one that was killed; its folder is as it was left, so that it may continue from its own checkpoints.
-    Another setting is another run, in another folder. With `data` the rows that a run was made on are compared too.
-    What is neither (code, versions) is not looked at: delete a run's folder to make it again.
+    A finished run is read back from its `result.json`. A run that diverged is done too: its step is recorded, and it
+    has no numbers. A run that crashed is recorded with its error, and the others continue. Crashed and killed runs are
+    tried again the next time, from their own checkpoints if they have any. Another setting is another run, in another
+    folder. With `data` a run's rows are compared too. Code and versions are not compared: delete a run's folder to
+    make it again.
 
-    On several processes every process takes part in every run and the main one writes; a crash then ends the study,
-    because the other processes wait for the one that fell.
+    On several processes every process takes part in every run and the main one writes. A crash then ends the study,
+    because the other processes would wait for the crashed one.
 
     Args:
-        run: called with an arm's settings, `seed` and `output_dir` (the run's own folder) beside them; returns numbers
-            by name, and whatever else JSON can hold.
+        run: called with an arm's settings, `seed` and `output_dir` (the run's own folder); returns numbers by name,
+            and anything else that JSON can hold.
         arms: name -> settings, as `grid_arms` makes them.
-        seeds: of the runs; seeds change slowest, so that a part of a study is a fair comparison already.
+        seeds: of the runs; seeds change slowest, so that even a part of a study is a fair comparison.
         output_dir: where the runs' folders go.
         losses: numbers that mean the run has diverged when they are not finite.
         data: called as `run` is; returns the data set that the run reads, or several by name, of which `run` may keep
-            a cache. A run is read back, and continued, only where they are the same as before.
+            a cache. A run is read back, and continued, only if they are the same as before.
         needs: arm → the arms whose runs are made before its own at every seed. `{NAME}` in a text of its settings
-            stands for the folder of that arm's run. A run is another one where a run that it needs is another.
-        paper: arm → what a paper prints for it, which tables show beside its numbers; no run is another one for it.
+            stands for the folder of that arm's run. If a needed run changes, so does the run.
+        paper: arm → a paper's numbers, which tables show next to its own; they change no run.
 
     Attributes:
         runs: all runs, those not made yet included.
 
     Raises:
         ValueError: there is no arm or no seed, a seed occurs twice, an arm has a setting `seed` or `output_dir`, or
-            arms need what is not there, or each other in a circle.
+            arms need unknown arms, or each other in a circle.
 
     Example:
         >>> study = Study(train, {"curriculum": {...}, "control": {...}}, seeds=range(3), output_dir="out")
@@ -194,7 +194,7 @@ class Study:
         """Makes the runs that are not done.
 
         Args:
-            limit: make at most so many now.
+            limit: make at most this number of runs now.
 
         Returns:
             All runs.
@@ -234,7 +234,7 @@ class Study:
         if unknown:
             logger.warning(
                 f"{len(unknown)} of {len(self.runs)} runs were made before the data of a run was recorded: whether it "
-                "is that of now cannot be compared. Delete a run's folder to make it again."
+                "is the present data is unknown. Delete a run's folder to make it again."
             )
         changed = {}
         for item in self.runs:
@@ -244,8 +244,8 @@ class Study:
             first, found = next(iter(changed.items()))
             others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             raise ValueError(
-                f"The run in {first}{others} was made on other data: {found}. Its numbers would stand beside those of "
-                "the data of now. Give another output_dir, or delete the run's folder to make it again."
+                f"The run in {first}{others} was made on other data: {found}. Its numbers are not comparable "
+                "with those on the present data. Give another output_dir, or delete the run's folder to make it again."
             )
 
     def _fingerprints(self, item: StudyRun) -> dict[str, Any]:

@@ -230,10 +230,9 @@ def summarise(
         scale: see `StudyTable`.
 
     Returns:
-        the table. What a paper prints for an arm (`paper` of its runs) stands in the column `paper` in the row of the
-        metric that it is named after; what is named otherwise in a column `paper, NAME`, beside the first metric.
-        Where a run scored examples while training (`examples_scored` among its numbers), what every arm cost stands
-        below: `examples`, `examples_scored` and `compute`.
+        the table. A paper's number for an arm (`paper` of its runs) is in the column `paper` if a metric has its name,
+        else in `paper, NAME` next to the first metric. If a run scored examples while training (`examples_scored`
+        among its numbers), the table ends with the cost of every arm: `examples`, `examples_scored` and `compute`.
 
     Raises:
         ValueError: there is no run or no metric, a control is no arm, or `kind` or `confidence` is not possible.

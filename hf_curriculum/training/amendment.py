@@ -32,19 +32,18 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Amendment:
-    """What a run goes on with from a checkpoint: `trainer.train(resume_from_checkpoint=..., amend=Amendment(...))`.
+    """Changes the rule or the data of a run from a checkpoint on: `trainer.train(..., amend=Amendment(...))`.
 
-    The steps before stay what they were. The rest of the run is planned anew, the rule fitted to the steps that are
-    left; optimizer, learning-rate schedule, random states, log and audit go on. Whoever resumes the run later needs
-    not say it again: checkpoints hold the rule, and `amendments.json` in the output folder the last amendment. Other
-    data is no part of a checkpoint, so it is given again, here or as `train_dataset`, and compared.
+    The steps before are unchanged. The rest of the run is planned anew, with the rule fitted to the remaining steps;
+    optimizer, learning-rate schedule, random states, log and audit continue. A later resume needs no amendment:
+    checkpoints hold the rule, and `amendments.json` in the output folder the last amendment. Checkpoints do not hold
+    data: give changed data again, here or as `train_dataset`, and it is compared.
 
     Args:
         curriculum: the rule of the rest of the run, planned beforehand; None: the same as before.
         train_dataset: the data of the rest of the run; None: the same as before.
         score_column: its score; None: the column of the same name as before.
-        max_steps: the steps of the whole run, where they become more. The learning-rate schedule is then the one of
-            the longer run from here on.
+        max_steps: the steps of the whole run, if it becomes longer; the learning rate then follows its schedule.
 
     Example:
         >>> harder = Amendment(curriculum=Phases(2), train_dataset=harder_examples)            # doctest: +SKIP
@@ -57,7 +56,7 @@ class Amendment:
     max_steps: int | None = None
 
     def asked(self) -> dict[str, Any]:
-        """What was asked for, JSON-able: two equal amendments ask for the same."""
+        """The amendment as a JSON-able mapping, equal for equal amendments."""
         rule = None if self.curriculum is None else curriculum_from(self.curriculum).to_dict()
         rows = None if self.train_dataset is None else fingerprint_rows(self.train_dataset).to_dict()
         asked = {"curriculum": rule, "score_column": self.score_column, "max_steps": self.max_steps, "rows": rows}
@@ -170,7 +169,7 @@ def _record(
     if steps > before["num_steps"]:
         logger.warning(
             f"The run had {before['num_steps']:,} steps, and has {steps:,} as amended: the learning-rate schedule "
-            "goes on as one made for all of them, not where the shorter one was."
+            "continues as one made for all of them, not where the shorter one was."
         )
     rule = trainer.curriculum.to_dict() if asked["curriculum"] is None else asked["curriculum"]
     told = (line for line in saved["description"].splitlines() if not line.startswith("amended after "))

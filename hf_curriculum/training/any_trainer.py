@@ -19,10 +19,10 @@ from hf_curriculum.training.trainer import CurriculumTrainer
 def with_curriculum(
     trainer_class: type[Trainer], args_class: type[TrainingArguments] | None = None
 ) -> type[CurriculumTrainer]:
-    """A trainer class with a curriculum: `class CurriculumSFTTrainer(CurriculumTrainer, SFTTrainer)` in one line.
+    """Adds a curriculum to a trainer class, as `class CurriculumSFTTrainer(CurriculumTrainer, SFTTrainer)` would.
 
-    Its `args_class` has the fields and defaults of both. Everything else, the model, the collator, the loss, the
-    callbacks, is the given trainer's.
+    Its `args_class` has the fields and defaults of both. Model, collator, loss, callbacks and all else are the given
+    trainer's.
 
     Args:
         trainer_class: of transformers, TRL, Sentence Transformers, or your own.

@@ -23,23 +23,22 @@ else:  # what a command line can give
 
 @dataclass
 class CurriculumTrainingArguments(TrainingArguments):
-    """`transformers.TrainingArguments` with a curriculum.
+    """`transformers.TrainingArguments` with a curriculum, its score column and settings of the data order.
 
-    Changed defaults: `num_train_epochs` is −1, "as long as the curriculum says". A number there, or in `max_steps`,
-    gives a curriculum without a length of its own (`IID()`) one. With any other, `num_train_epochs` must agree, and
-    `max_steps` ends the run after its first steps.
-    `per_device_train_batch_size` and `gradient_accumulation_steps` are None: what is not given follows from
-    `global_batch_size`, or is `TrainingArguments`' default.
+    Changed defaults: `num_train_epochs` is −1, the curriculum's own length. A number there, or in `max_steps`, sets
+    the length of a curriculum without its own (`IID()`). With any other, `num_train_epochs` must agree, and
+    `max_steps` ends the run after its first steps. `per_device_train_batch_size` and `gradient_accumulation_steps` are
+    None: each follows from `global_batch_size`, or is `TrainingArguments`' default.
 
     The trainer reads them when `train()` begins. `auto_find_batch_size` makes the plan anew for the batch size found,
     and a resumed run keeps the checkpoint's; `dataloader_drop_last` is for evaluation, since every training batch is
-    full. What would draw other examples than the plan is refused: `train_sampling_strategy`, `ignore_data_skip`, and
-    on several processes `split_batches` and `dispatch_batches` of `accelerator_config`.
+    full. Settings that would draw other examples than the plan are errors: `train_sampling_strategy`,
+    `ignore_data_skip`, and on several processes `split_batches` and `dispatch_batches` of `accelerator_config`.
 
-    With a `weight_column` the loss is Σ wᵢ lᵢ divided by what `Trainer` divides Σ lᵢ by, not by Σ wᵢ: the labelled
-    tokens of the step, where lᵢ is the sum over the tokens of example i, or the examples, where lᵢ is its loss. So
-    weights with a mean of 1 leave the scale of the loss as it is. The weights of `InfoBatch` multiply them. Evaluation
-    is without weights, and a run resumes with the same weights only.
+    With a `weight_column` the loss is Σ wᵢ lᵢ, divided as `Trainer` divides Σ lᵢ, not by Σ wᵢ. The divisor is the
+    labelled tokens of the step if lᵢ is a sum over tokens, or the examples if lᵢ is an example's loss. So weights with
+    a mean of 1 keep the scale of the loss. The weights of `InfoBatch` multiply them. Evaluation is without weights,
+    and a run resumes with the same weights only.
 
     Raises:
         ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting
@@ -66,14 +65,15 @@ class CurriculumTrainingArguments(TrainingArguments):
     global_batch_size: int | None = field(
         default=None,
         metadata={
-            "help": "Examples per optimizer step over all processes. What is given of per_device_train_batch_size and "
-            "gradient_accumulation_steps stays, the other follows; if neither is, one forward pass takes all."
+            "help": "Examples per optimizer step over all processes. A given "
+            "per_device_train_batch_size or gradient_accumulation_steps stays, and the other follows; with neither, "
+            "one forward pass takes all."
         },
     )
     curriculum: AnyCurriculum | None = field(
         default=None,
         metadata={
-            "help": "Which examples are shown when: a curriculum in Python, its JSON or YAML text, a file of it, or "
+            "help": "The order of the examples: a curriculum in Python, its JSON or YAML text, a file of it, or "
             "a name. None trains on shuffled passes over everything."
         },
     )
@@ -83,15 +83,15 @@ class CurriculumTrainingArguments(TrainingArguments):
     weight_column: str | None = field(
         default=None,
         metadata={
-            "help": "The column of the training data that holds one weight per row, a finite number of at least 0, by "
-            "which the example's loss is multiplied; with or without a curriculum."
+            "help": "The column of the training data that holds one weight per row, a finite number of at least 0, "
+            "that multiplies the example's loss; with or without a curriculum."
         },
     )
     seed_examples: bool | None = field(
         default=None,
         metadata={
             "help": "Whether each example's own randomness (crops, noise, a set_transform) is seeded by its place in "
-            "the run, so that it resumes exactly. None: wherever the data or the collator may be random."
+            "the run, so that it resumes exactly. None: if the data or the collator may be random."
         },
     )
     uint8_images: bool = field(
@@ -105,9 +105,9 @@ class CurriculumTrainingArguments(TrainingArguments):
     max_seconds: float | None = field(
         default=None,
         metadata={
-            "help": "End the run after the step in which this many seconds of training (evaluation not counted, all "
-            "restarts together) have passed: for comparisons at equal time. The learning-rate schedule is still made "
-            "for the curriculum's own steps."
+            "help": "End the run after the step in which this many seconds of training have passed, for comparisons "
+            "at equal time. Evaluation does not count; all restarts do. The learning-rate schedule still follows the "
+            "curriculum's own steps."
         },
     )
     audit_draws: bool = field(
@@ -117,7 +117,7 @@ class CurriculumTrainingArguments(TrainingArguments):
     resume_on_other_data: bool = field(
         default=False,
         metadata={
-            "help": "Resume a checkpoint although rows, collator or transform are others than it was trained on; the "
+            "help": "Resume a checkpoint although rows, collator or transform have changed; the "
             "number of rows, the scores and the curriculum must still be the same."
         },
     )

@@ -55,15 +55,14 @@ class Diverged(ArithmeticError):
 
 
 class StopWhenDiverged(TrainerCallback):
-    """Ends a run whose logged loss is NaN or infinite, or whose model has learnt nothing in the end.
+    """Ends a run whose logged loss is NaN or infinite, or whose final loss shows that nothing was learned.
 
     `Trainer` hides such training losses unless `logging_nan_inf_filter=False`; the validation loss always shows. A
-    loss that is clamped, as detectors' is, stays finite when a run fails: it is compared with that of constant
-    predictions.
+    clamped loss, as of detectors, stays finite when a run fails: it is compared with constant predictions' loss.
 
     Args:
-        constant_loss: the final training loss, averaged over the last tenth of the steps, has to be below it:
-            `hf_curriculum.tasks.detection.constant_loss(train)` for detectors. By default it is not looked at.
+        constant_loss: the final training loss, averaged over the last tenth of the steps, must be below it:
+            `hf_curriculum.tasks.detection.constant_loss(train)` for detectors. By default it is not checked.
 
     Raises:
         Diverged: (from training) a loss is not finite, or the final training loss is not below `constant_loss`.
@@ -85,7 +84,7 @@ class StopWhenDiverged(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Looks at the losses."""
+        """Checks the logged losses."""
         for name in LOSSES:
             value = (logs or {}).get(name)
             if isinstance(value, float) and not math.isfinite(value):
@@ -94,7 +93,7 @@ class StopWhenDiverged(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Compares the final training loss with that of constant predictions."""
+        """Compares the final training loss with the loss of constant predictions."""
         if self.constant_loss is None:
             return
         logged = [(entry["step"], entry["loss"]) for entry in state.log_history if "loss" in entry]

@@ -353,7 +353,7 @@ def read_amendments(output_dir: str | Path) -> list[Mapping[str, Any]]:
     file = Path(output_dir) / AMENDMENTS_FILE
     if not file.is_file():
         return []
-    remedy = "Give amend= again, or delete the file: the run then goes on as it was."
+    remedy = "Give amend= again, or delete the file: the run then continues unchanged."
     with reading(file, remedy):
         return [{name: entry[name] for name in ("step", "checkpoint", "asked")} for entry in read_json(file, remedy)]
 
@@ -486,7 +486,7 @@ def validate_same_inputs(folder: str | Path, now: TrainingData, *, accept: bool 
 def _refuse(found: str, folder: str | Path, accept: bool) -> None:
     """Refuses what differs, in words, or warns of it."""
     if found and accept:
-        logger.warning(f"{folder} was made for other data: {found}. The run goes on: resume_on_other_data=True.")
+        logger.warning(f"{folder} was made for other data: {found}. The run continues: resume_on_other_data=True.")
     elif found:
         raise ValueError(
             f"The checkpoint {folder} was made for other data: {found}. The rest of the run would be trained on other "

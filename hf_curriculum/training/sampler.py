@@ -27,23 +27,22 @@ PLACEHOLDER = 0
 
 
 class CurriculumSampler(Sampler[Any]):
-    """The rows of a plan, one after the other, up to the next decision.
+    """Samples the rows of a plan in order, up to the next decision, for a loop of your own.
 
-    What is drawn depends on the position alone, which comes from `start` when iteration begins, so it is right after a
-    resume on any number of processes, where `set_epoch` may never arrive.
+    A draw depends on its position alone, and the first position comes from `start` when iteration begins. So the order
+    is right after a resume on any number of processes, even if `set_epoch` is never called.
 
     A loader of it takes `plan.samples_per_step` examples per batch, or that divided by processes × accumulated
-    batches. Its position is that of the next example it hands out: `state_dict` is exact for a loader without
-    workers and for torchdata's `StatefulDataLoader`; workers of a plain `DataLoader` read ahead, so give
-    `start=completed steps` there.
+    batches. `state_dict` has the position of the next example, exact for a loader without workers and for torchdata's
+    `StatefulDataLoader`. Workers of a plain `DataLoader` read ahead, so give `start=completed steps` there.
 
     Args:
-        plan: what is drawn when, or a function that returns it when iteration begins: the plan of a signal-paced run
-            grows with each decision.
+        plan: the plan, or a function that returns it when iteration begins: a signal-paced plan grows with each
+            decision.
         start: completed optimizer steps, or a function that returns them when iteration begins.
         placeholders: whether the completed steps are yielded too, as `PLACEHOLDER`: for a loop that skips the batches
-            it has seen, like `Trainer`'s; or a function that says so when iteration begins.
-        with_samples: whether to yield (row, sample position) pairs, from which its own randomness can be seeded.
+            it has seen, like `Trainer`'s; or a function that returns it when iteration begins.
+        with_samples: whether to yield (row, sample position) pairs, which can seed each draw's randomness.
 
     Raises:
         ValueError: the plan pads batches, and `with_samples` is off.
@@ -81,8 +80,8 @@ class CurriculumSampler(Sampler[Any]):
         """A sampler of the order that `plan.export("order.npy")` wrote, perhaps on another machine.
 
         Args:
-            file: the `.npy` file, with its `.npy.json` beside it; read as it is drawn from.
-            dataset: the data that the loader reads, to be compared with what the order was made for.
+            file: the `.npy` file, with its `.npy.json` in the same folder; read while drawing.
+            dataset: the data that the loader reads, compared with the data of the order.
             start: completed optimizer steps.
 
         Raises:
@@ -139,13 +138,13 @@ class CurriculumSampler(Sampler[Any]):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the next example, and what the plan was made of; JSON-able."""
+        """The position of the next example, and the plan's fingerprint; JSON-able."""
         drawn, end = self._part
         position = self._first() if end < 0 else end - length_hint(drawn)
         return {"position": position, "plan": self.plan.fingerprint(), "log": [dict(entry) for entry in self.plan.log]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Lets the next iteration begin where `state_dict` was asked for.
+        """Lets the next iteration begin at the position of the state.
 
         Args:
             state: what `state_dict` returned, in this or another process.

@@ -382,8 +382,8 @@ def prolonged(saved: Mapping[str, Any], plan: Plan) -> Mapping[str, Any]:
     if rule != IID(easy=rule.easy, unscored=rule.unscored) or before is None or before >= plan.num_steps:
         return saved
     logger.warning(
-        f"The checkpoint's run had {before:,} steps before, {plan.num_steps:,} now: the learning-rate schedule goes "
-        "on as one made for all of them, not where the shorter one was."
+        f"The checkpoint's run had {before:,} steps before, {plan.num_steps:,} now: the learning-rate schedule "
+        "continues as one made for all of them, not where the shorter one was."
     )
     longer = json.loads(json.dumps(plan.to_dict()))  # as it is read back
     return {**saved, **{name: longer[name] for name in ("num_steps", "num_filled", "num_draws", "stages")}}

@@ -89,29 +89,28 @@ _PARAMETERS = frozenset(inspect.signature(Trainer).parameters)
 class CurriculumTrainer(HubMixin, Trainer):
     """A `transformers.Trainer` that shows examples in the order of a curriculum.
 
-    Used like `Trainer`; the curriculum and the score column stand in the arguments. What is trained on is a pure
-    function of (plan, seed, step): a run that is killed and resumed with `trainer.train(resume_from_checkpoint=True)`
-    continues bit for bit, and the same global batch on more processes sees the same examples in every step.
+    Use it like `Trainer`; the arguments name the curriculum and the score column. A step's examples are a pure
+    function of (plan, seed, step). A killed run resumes bit for bit with `trainer.train(resume_from_checkpoint=True)`.
+    The same global batch on more processes sees the same examples in every step.
 
     Args:
-        model, and all that is not named here: as in `Trainer`.
+        model, and all arguments not named here: as in `Trainer`.
         args: a `CurriculumTrainingArguments`; None: its defaults. Stock arguments are copied, without a curriculum.
         train_dataset: may also be the folder that `save_bucketed` wrote, its address (`"s3://..."`) or a
             `BucketedStream`: data of any size is read from its shards. Without a curriculum, a score and weights also
-            what the other trainer takes and no plan can order (iterable data, a dictionary): its own loader reads it.
-        scores: one score per training row, shape (n,), an array or a tensor, in place of `args.score_column`: for data
-            sets without named columns.
-        **kwargs: what another trainer takes beside these, see `with_curriculum`.
+            data that no plan can order (iterable data, a dictionary): the other trainer's own loader reads it.
+        scores: one score per training row, array or tensor (n,), in place of `args.score_column`: for unnamed columns.
+        **kwargs: further arguments of another trainer, see `with_curriculum`.
 
     Attributes:
-        plan: what is drawn when; `print(trainer.plan.describe())` before paying for it. It follows the arguments and
+        plan: the plan of the run; `print(trainer.plan.describe())` before paying for it. It follows the arguments and
             the training data, as they are now and when `train()` begins; a run in progress keeps its own. There is
-            none where the other trainer's own loader reads the data.
+            none if the other trainer's own loader reads the data.
 
     Raises:
         FileNotFoundError: the folder was not written by `save_bucketed`.
-        TypeError: `args` are another trainer's, the training data has no length, or the curriculum cannot be read from
-            buckets.
+        TypeError: `args` are another trainer's, the training data has no length, or buckets cannot follow the
+            curriculum.
         ValueError: the scores are missing, do not fit, are given twice or without a curriculum, or the plan
             contradicts `num_train_epochs` or `max_steps`.
 
@@ -210,10 +209,10 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     @property
     def plan(self) -> Plan:
-        """What is drawn when, by the arguments and the data as they are now; of a run in progress, by its own.
+        """The plan of the run, by the arguments and the data as they are now; of a run in progress, its own.
 
         Raises:
-            ValueError: there is no training data, or what was changed contradicts something.
+            ValueError: there is no training data, or changed settings contradict each other.
         """
         if not self.is_in_train:
             self._follow_arguments()
@@ -228,7 +227,7 @@ class CurriculumTrainer(HubMixin, Trainer):
 
     @property
     def curriculum(self) -> Curriculum:
-        """The rule; shuffled passes over everything where none was given."""
+        """The curriculum; shuffled passes over everything if none was given."""
         return IID() if self.args.curriculum is None else curriculum_from(self.args.curriculum)
 
     def examples_seen(self, step: int | None = None) -> int:
@@ -236,10 +235,10 @@ class CurriculumTrainer(HubMixin, Trainer):
         return self.plan.examples_after(self.state.global_step if step is None else step)
 
     def costs(self) -> dict[str, int]:
-        """What the run has cost so far: `examples` trained on, `examples_scored` beside, and their `compute`.
+        """The cost of the run so far: `examples` trained on, `examples_scored`, and their `compute`.
 
-        Compute is counted in forward passes of one example: 1 to score one, 3 to train on one; where losses of a
-        reference are read, its own training and its pass over the data are in it once.
+        Compute is counted in forward passes of one example: 1 to score one, 3 to train on one. If losses of a
+        reference are read, its own training and its pass over the data count once.
         """
         plan, step = self.plan, self.state.global_step
         compute = plan.compute_after(step) + self._reference_compute
@@ -505,10 +504,10 @@ class CurriculumTrainer(HubMixin, Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """`Trainer.compute_loss`, weighted: Σ wᵢ lᵢ in place of Σ lᵢ, divided by what `Trainer` divides it by.
+        """`Trainer.compute_loss`, weighted: Σ wᵢ lᵢ in place of Σ lᵢ, with the same divisor.
 
-        lᵢ is the sum over the tokens of example i, or its own loss where it has one; wᵢ is its weight in
-        `weight_column` times that of the curriculum, 1 where there is none. Evaluation is without weights.
+        lᵢ is the sum over the tokens of example i, or its own loss if it has one. wᵢ is its weight in `weight_column`
+        times the curriculum's weight, 1 without any. Evaluation is without weights.
         """
         compute = super().compute_loss
         return self._weighting.compute_loss(compute, model, inputs, return_outputs, num_items_in_batch)
@@ -530,7 +529,7 @@ class CurriculumTrainer(HubMixin, Trainer):
     # ---- Logs ----
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """`Trainer.log`, with the examples so far, and with a loss what was drawn since the last: see `DrawLog`.
+        """`Trainer.log`, with the examples so far, and with a loss the draws since the last: see `DrawLog`.
 
         Entries of evaluations and decisions have the seconds of training so far too.
         """
@@ -563,7 +562,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         given.update({name: value for name, value in logs.items() if name not in added})
 
     def note_draws(self) -> None:
-        """Notes what was drawn since the last entry with a loss, before a decision changes the order."""
+        """Notes the draws since the last entry with a loss, before a decision changes the order."""
         self._draw_log.note(self.plan, self.state)
 
     def log_curriculum(self, facts: Mapping[str, float]) -> None:
@@ -575,7 +574,7 @@ class CurriculumTrainer(HubMixin, Trainer):
     # ---- Decisions between rounds ----
 
     def begin_amendment(self) -> None:
-        """Says where the run is amended, if it is here, in logs and in the output folder."""
+        """Records the amendment that begins here, if any, in logs and in the output folder."""
         if self._amended_at is not None:
             note_amendment(self, self._amended_at)
             self.log_curriculum({"amended_after_step": self.state.global_step})
@@ -594,7 +593,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             self._decide({}, self.training_losses())
 
     def try_first_batch(self) -> None:
-        """Collates the next batch, and tries what the curriculum decides on; training's randomness is untouched.
+        """Collates the next batch, and tries the curriculum's signal; training's randomness is untouched.
 
         Raises:
             ValueError: the model does not take it, it has no loss per example, or rows become other inputs now.
@@ -647,9 +646,8 @@ class CurriculumTrainer(HubMixin, Trainer):
     ) -> Any:
         """`Trainer.train`, by the arguments and the data as they are now.
 
-        Before the first step stored regions or features are looked up for every image, and one batch is collated (not
-        of a `BucketedStream`, whose shards would have to be opened); and what a curriculum decides on is tried: the
-        losses of that batch, or the metric's name.
+        Before the first step it looks up stored regions or features of every image, and collates one batch (not of a
+        `BucketedStream`, which would open shards). It also tries the curriculum's signal, losses or metric.
 
         Args:
             resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last complete one of the run.
@@ -660,8 +658,8 @@ class CurriculumTrainer(HubMixin, Trainer):
         Raises:
             TypeError: `amend` is no `Amendment`.
             ValueError: there is no complete checkpoint, it is damaged or holds weights alone, or it was made for
-                another plan, other data or inputs; nothing is stored of an image, or words are another model's;
-                what the curriculum decides on cannot be had; or the run cannot be amended so.
+                another plan, other data or inputs. Or nothing is stored of an image, words are another model's, the
+                curriculum's signal is unavailable, or the run cannot be amended so.
             RuntimeError: another run trains into the output folder.
         """
         self.is_in_train = False  # an earlier call may have ended with an error
@@ -790,5 +788,5 @@ class CurriculumTrainer(HubMixin, Trainer):
         return output._replace(metrics=kept) if found else output
 
     def metric_names(self, name: str | None) -> tuple[str, ...] | None:
-        """What `evaluate()` returns of one of the `eval_dataset`, without its prefix; None: only others know."""
+        """The names of `evaluate()`'s metrics for one of the `eval_dataset`, without its prefix; None if unknown."""
         return None if self.compute_metrics else ("loss",)

@@ -218,8 +218,7 @@ def read_weights(data: Any, column: str | None) -> np.ndarray | None:
     """The weights of the rows, float32, shape (num_rows,); None without a column.
 
     Raises:
-        ValueError: the data has no such column that can be read at once, or a weight is missing, negative or infinite,
-            or all are 0.
+        ValueError: no such column can be read at once, or a weight is missing, negative or infinite, or all are 0.
     """
     if column is None:
         return None

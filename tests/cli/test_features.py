@@ -118,4 +118,4 @@ def test_an_interrupted_command_says_how_to_go_on(feats, monkeypatch):
     monkeypatch.setattr("hf_curriculum.data.regions.pack.pack_regions", stop)
     done = result(feats / "a", feats / "x")
     assert done.exit_code == 130
-    assert "the same command goes on" in done.stderr
+    assert "the same command continues" in done.stderr

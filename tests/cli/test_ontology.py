@@ -135,7 +135,7 @@ def test_regions_without_classes(given):
         (("{}/pairs",), 1, "Error: None of 7 nouns has 20 pairs with a class (the most is 4)"),
         (("{}/pairs", "--min-pairs", 2), 1, "has 5,000 instances; the largest, 'frisbee', has 4"),
         (("{}/pairs", *SMALL, "--review", "{}/instances.json"), 2, "is there already"),
-        (("{}/pairs", "--objects", "{}/instances.json", "--objects", "x"), 2, "COCO's instances stand beside"),
+        (("{}/pairs", "--objects", "{}/instances.json", "--objects", "x"), 2, "COCO's instances were given with"),
         (("{}/pairs", *SMALL, "--tagger", "brill"), 1, "There is no tagger 'brill'"),
         (("{}/pairs", "--min-pairs", 0), 2, "Invalid value for '--min-pairs'"),
     ],

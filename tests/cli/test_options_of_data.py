@@ -130,7 +130,7 @@ def test_an_interrupted_scoring_says_how_to_go_on(scoring, tmp_path, monkeypatch
     scoring["score"].gives = KeyboardInterrupt()
     found = result("score", "source", tmp_path / "out")
     assert (found.exit_code, found.stdout) == (130, "")
-    kept = f"Finished parts are kept in {tmp_path / 'out.parts'}; the same command goes on:"
+    kept = f"Finished parts are kept in {tmp_path / 'out.parts'}; the same command continues:"
     assert found.stderr.splitlines()[1:3] == [f"Interrupted. {kept}", "  hf-curriculum score 'a source' out"]
 
 

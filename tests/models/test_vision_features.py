@@ -132,7 +132,7 @@ def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp
     monkeypatch.setattr(tower, "forward", breaks)
     with pytest.raises(RuntimeError, match="killed"):
         cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1, num_workers=num_workers)
-    with pytest.raises(FileNotFoundError, match=r"part has 2 images of 4.*goes on where it stopped"):
+    with pytest.raises(FileNotFoundError, match=r"part has 2 images of 4.*and it continues"):
         VisionFeatures(tmp_path / "part")
     features = cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1, num_workers=num_workers)
     assert len(calls) == 3 + 2

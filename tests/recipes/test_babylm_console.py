@@ -78,7 +78,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys):
         run_command(interrupted, babylm_git.PARSER)
     assert ended.value.code == 130
     err = capsys.readouterr().err
-    assert "the same command goes on from them:" in err
+    assert "the same command continues from them:" in err
     assert err.strip().splitlines()[-1] == "  accelerate launch recipes/babylm_git.py --data 'my photos'"
 
 

@@ -269,7 +269,7 @@ def test_captions_that_cannot_be_dealt_are_refused():
     with pytest.raises(ValueError, match="`image_id` is not in the data"):
         deal_rows(captioned().remove_columns("image_id"), 0.5)
     rows = Dataset.from_dict({"image_id": ["a", "a", "b"], "caption": ["x", "y", "z"]})
-    with pytest.raises(ValueError, match="2 of the 3 rows whose captions are to be dealt are of one image"):
+    with pytest.raises(ValueError, match="2 of the 3 rows whose captions should move are of one image"):
         deal_rows(rows, 1.0)
     with pytest.raises(ValueError, match="1 of the 1 rows"):
         deal_rows(captioned(), 0.01)

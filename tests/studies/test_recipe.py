@@ -264,7 +264,7 @@ def test_a_command_ends_with_a_line_of_the_first_process(presets, monkeypatch, c
         (
             KeyboardInterrupt(),
             130,
-            "\nInterrupted. Finished runs and complete checkpoints are kept; the same command goes on from them:\n"
+            "\nInterrupted. Finished runs and complete checkpoints are kept; the same command continues from them:\n"
             "  accelerate launch mine.py --size 3\n",
         ),
     ):

@@ -236,7 +236,7 @@ def test_the_run_becomes_longer(make_trainer, tmp_path, caplog):
     run = make_trainer(FIRST, **SAVED)
     with caplog.at_level("WARNING"):
         run.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-24"), amend=Amendment(OTHER, max_steps=30))
-    assert "had 24 steps, and has 30 as amended: the learning-rate schedule goes on as one made for all" in caplog.text
+    assert "had 24 steps, and has 30 as amended: the learning-rate schedule continues as one made for" in caplog.text
     assert run.state.global_step == 30
     assert sorted(drawn(tmp_path / "out")) == list(range(30))
 

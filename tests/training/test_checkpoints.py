@@ -262,7 +262,7 @@ class TestOtherData:
         with caplog.at_level(logging.WARNING):
             trainer = run(permuted(swapped(20, 41)), resume="run", resume_on_other_data=True)
         assert trainer.state.global_step == trainer.plan.num_steps
-        assert "differ (first: row 20). The run goes on: resume_on_other_data=True." in caplog.text
+        assert "differ (first: row 20). The run continues: resume_on_other_data=True." in caplog.text
 
     def test_another_collator_or_transform(self, run):
         run()

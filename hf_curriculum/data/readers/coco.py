@@ -31,7 +31,7 @@ def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
         found = f"annotations with the fields {sorted(annotations[0])}" if annotations else "no annotations"
         raise ValueError(
             f"The COCO file has {found}, and one `caption` per annotation is needed. COCO keeps captions in files of "
-            "their own, captions_*.json; instances_*.json hold boxes, and go beside captions as `objects=`."
+            "their own, captions_*.json; instances_*.json hold boxes, and are given with captions as `objects=`."
         )
     images = {image["id"]: image for image in content["images"]}
     known = [annotation for annotation in annotations if annotation["image_id"] in images]

@@ -52,7 +52,7 @@ RULES = f"""It recognises:
 - RedCaps: annotations/<subreddit>_<year>.json with images/<subreddit>/<image_id>.jpg, or an img2dataset folder;
 - any of these files compressed (.gz);
 - a folder with one of {", ".join((*CAPTION_FILES, *CAPTION_PATTERNS))},
-  or with one .csv, .tsv or .jsonl of any name, or one .parquet beside its images,
+  or with one .csv, .tsv or .jsonl of any name, or one .parquet next to its images,
   or with such folders called train, validation (valid, val, dev) and test."""
 
 

@@ -234,8 +234,8 @@ def _query_regions(model: Any, batch: dict[str, torch.Tensor], members: list, li
         )
     if logits.shape[2] not in (labels, labels + 1):
         raise ValueError(
-            f"{type(model).__name__} has {logits.shape[2]} outputs per box and {labels} labels. A detector has as "
-            'many outputs as labels, or one more for "no object"; the meaning of these is unknown.'
+            f"{type(model).__name__} has {logits.shape[2]} outputs per box and {labels} labels. A detector has "
+            'one output per label, or one more for "no object"; the meaning of these is unknown.'
         )
     has_no_object = logits.shape[2] == labels + 1
     scores = logits.softmax(-1)[..., :-1] if has_no_object else logits.sigmoid()  # (B, queries, classes)

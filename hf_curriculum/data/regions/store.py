@@ -66,7 +66,7 @@ class RegionStore(RegionSource):
             state = "is no store of regions" if facts is None else f"has {facts['images']:,} images and is unfinished"
             raise FileNotFoundError(
                 f"{path} {state}. A store is written by `pack_regions` or `extract_regions`: call it with the same "
-                "arguments, it goes on where it stopped."
+                "arguments, and it continues."
             )
         self.facts: dict[str, Any] = facts
         self._file: Any = None

@@ -72,8 +72,8 @@ def box_shares(regions: Regions) -> torch.Tensor:
     if not regions.width or not regions.height:
         raise ValueError(
             f"The width and height of image {regions.image_id!r} are not known, and box values are shares of them. "
-            "Take a source that holds the images' sizes (for VinVL the `*.hw.tsv` beside it), or leave box values and "
-            "the order by area out."
+            "Take a source that holds the images' sizes (for VinVL the `*.hw.tsv` next to it), or leave box values "
+            "and the order by area out."
         )
     return boxes / torch.tensor([regions.width, regions.height] * 2, dtype=torch.float32)
 

@@ -331,11 +331,11 @@ def _of_text(cache: Cache | None) -> Cache | None:
 
 
 class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerationMixin):
-    """Flamingo with an output layer: writes captions, scores them, or is a plain language model without an image.
+    """Flamingo with an output layer: writes or scores captions, and is a plain language model without an image.
 
-    The token `<image>` stands for an image in the text: tokens from it on read the image's latents, those before
-    the first one read nothing, and after a second one only the second image is read. The vision tower is frozen and
-    always in evaluation mode. Gates start at 0, where the model is its own language model, bit for bit.
+    The token `<image>` stands for an image in the text. Tokens from it on read the image's latents; those before the
+    first one read nothing. After a second one only the second image is read. The vision tower is frozen and always in
+    evaluation mode. Gates start at 0, where the model is its own language model, bit for bit.
 
     Args:
         config: what to build; see `CaptionFlamingoConfig`.
@@ -411,8 +411,8 @@ class CaptionFlamingoForCausalLM(CaptionFlamingoPreTrainedModel, CaptionGenerati
             attention_mask: 1 for tokens, 0 for padding on either side, cached text included; `None` where nothing is
                 padded. Shape (batch, text).
             position_ids: the tokens' positions in the text, (batch or 1, text). By default padding is not counted.
-            pixel_values: one image per text, (batch, channels, height, width), or several, (batch, images,
-                channels, height, width), those that a text lacks being zeros; `None` for text alone.
+            pixel_values: one image per text, (batch, channels, height, width), or several, (batch, images, channels,
+                height, width), zeros for missing ones; `None` for text alone.
             image_features: instead of images, their `encode_images`, (batch, [images,] image tokens, vision width),
                 in any floating type.
             image_index: where texts share images, the image, or row of images, of each, (batch,) int64; there may

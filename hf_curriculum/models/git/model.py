@@ -292,7 +292,7 @@ def _validate_inputs(
 
 
 class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
-    """GIT with an output layer: writes captions, scores them, or is a plain language model without an image.
+    """GIT with an output layer: writes or scores captions, and is a plain language model without an image.
 
     Image tokens see each other and no text; a text token sees the whole image and the text up to itself. Weights carry
     the names of stock `GitForCausalLM`, and with its vision tower they load both ways (`git_from_stock`,
@@ -401,9 +401,9 @@ class CaptionGitForCausalLM(CaptionGitPreTrainedModel, CaptionGenerationMixin):
             with labels `logits` is `None`: the loss is computed from those of labelled tokens alone, a part at a time.
 
         Raises:
-            ValueError: inputs that exclude each other, lengths that do not fit, a cache continued without positions,
-                weights asked of an attention that does not form them, `labels` with `logits_to_keep`, an `image_index`
-                that fits neither texts nor images, positions that restart where texts cannot be kept apart.
+            ValueError: inputs exclude each other, lengths do not fit, a cache is continued without positions, or
+                `labels` come with `logits_to_keep`. Or the attention does not form the weights asked for,
+                `image_index` does not fit, or positions restart where texts cannot be kept apart.
         """
         return self._language_model(
             labels,

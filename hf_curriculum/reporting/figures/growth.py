@@ -317,7 +317,9 @@ def chosen_counts(
     """
     if not shares or (at_random is not None and len(at_random) != len(shares)):
         given = "none" if at_random is None else len(at_random)
-        raise ValueError(f"{len(shares)} shares and {given} at random were given. Give as many of both, and one.")
+        raise ValueError(
+            f"{len(shares)} shares and {given} at random were given. Give the same number of both, at least one."
+        )
     figure, axes = new_figure(
         theme, "How often rows were chosen", x_label="Times chosen", y_label="Share of the rows, per cent"
     )

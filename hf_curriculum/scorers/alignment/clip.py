@@ -57,11 +57,11 @@ class CLIPSimilarity(ImageScorer):
     """Cosine of image and caption in the embedding space of a CLIP, neither scaled nor clipped at zero.
 
     Each image of a batch is encoded once for all rows that share its `image_id`, and each distinct caption once.
-    Captions are sorted by length and a batch is padded to its longest, if that does not change the embeddings, which
-    is tested when the model is loaded. SigLIP, whose text tower reads padding too, gets the whole context.
+    Captions are sorted by length and a batch is padded to its longest, if a test at loading shows that this does not
+    change the embeddings. SigLIP, whose text tower reads padding too, gets the whole context.
 
-    The model that ships with the package was trained on `make_scenes` only. On images or captions that are out of
-    distribution it warns, and the provenance of its scores says which model it is.
+    The shipped model was trained on `make_scenes` only. It warns of images or captions that are out of distribution,
+    and the provenance of its scores names it.
 
     Args:
         model: `SCENES_CLIP` (the shipped one), a folder or a repository of the Hub with a CLIP or SigLIP of
@@ -83,8 +83,8 @@ class CLIPSimilarity(ImageScorer):
         aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
-        float32 (rows,), from -1 to 1; NaN for a caption that is missing, empty or blank, an image that cannot be
-        decoded, a list without images or with such a one, and an embedding that is missing, zero or not finite.
+        float32 (rows,), from -1 to 1. NaN for a caption that is missing, empty or blank, an image that cannot be
+        decoded, a list with such an image or with none. Also for an embedding that is missing, zero or not finite.
 
     Raises:
         FileNotFoundError: there is no such model.

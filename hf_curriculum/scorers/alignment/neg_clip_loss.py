@@ -32,14 +32,14 @@ class NegCLIPLoss(CLIPSimilarity):
 
         score(i) = cos(v_i, t_i) − τ/2 · [log Σ_{j∈B} exp(cos(v_i, t_j) / τ) + log Σ_{j∈B} exp(cos(v_j, t_i) / τ)],
 
-    which is −τ times CLIP's loss of the pair, averaged over K batches. The cosine of a caption that fits many images
-    is high too; here it loses that.
+    which is −τ times CLIP's loss of the pair, averaged over K batches. The cosine is also high for a caption that fits
+    many images; here such a caption scores lower.
 
     `fit` draws the batches by the content of the pairs and a seed, whatever their order. A pair that a batch does not
     have takes the place of its last one. So a score depends on neither the rows scored with it nor processes, and
-    equal pairs have equal scores. The authors divide the data into batches anew in each of K rounds: for one pair that
-    is as random, and it is the same where the data is one batch. Here all batches have one size; in a round of theirs
-    the last one is smaller, which raises its scores.
+    equal pairs have equal scores. The authors divide the data into batches anew in each of K rounds: equally random
+    for one pair, and the same if the data is one batch. Here all batches have one size; in a round of theirs the last
+    one is smaller, which raises its scores.
 
     A row takes 4 · K · |B| · D operations, 671 million at the paper's sizes and D = 512: a core needs hours for a
     million rows. The fitted scorer holds at most K · |B| pairs, 1.3 GB at these sizes.
@@ -53,7 +53,7 @@ class NegCLIPLoss(CLIPSimilarity):
         backend, pretrained, revision: as in `CLIPSimilarity`.
         batch_size: images, or captions, that run through a tower at once.
         dtype: as in `CLIPSimilarity`.
-        image_column: where the images are, one in a row; the data then has `image_id`, by which a pair is known.
+        image_column: where the images are, one in a row; the data then needs `image_id`, which identifies a pair.
         caption_column: where the captions or conversations are.
         image_embedding: a column with the images' embeddings (a list of numbers per row), read instead of images.
         text_embedding: a column with the captions' embeddings, read instead of captions.
@@ -63,7 +63,7 @@ class NegCLIPLoss(CLIPSimilarity):
 
     Attributes:
         images_, texts_: the vectors of the drawn pairs, float32 (pairs, D).
-        keys_: what they are known by, uint64 (pairs,).
+        keys_: the pairs' keys, uint64 (pairs,).
         batches_: the pairs of each batch, int32 (|B|,) or fewer, as numbers of the rows above.
 
     Shapes:
@@ -71,12 +71,12 @@ class NegCLIPLoss(CLIPSimilarity):
 
     Raises:
         RuntimeError: used before `fit`.
-        ValueError: as `CLIPSimilarity`; a temperature that is not above 0, vectors of another length than those that
-            the scorer was fitted to.
+        ValueError: as `CLIPSimilarity`; a temperature that is not above 0, vectors of another length than the fitted
+            ones.
         FileNotFoundError, ImportError, TypeError: as `CLIPSimilarity`.
 
     Source: Wang et al. 2024, *CLIPLoss and Norm-Based Data Selection Methods for Multimodal Contrastive Learning*,
-        negCLIPLoss (later s-CLIPLoss), with |B| = 32,768, K = 10 and τ = 0.01; its released code keeps the best 30 %.
+        negCLIPLoss (later s-CLIPLoss), with |B| = 32,768, K = 10 and τ = 0.01. Its released code keeps the best 30 %.
 
     Example:
         >>> from datasets import Dataset

@@ -27,16 +27,16 @@ _MOST = 1 << 22  # cosines held at a time: 16 MB
 
 
 class NormSim(ImageScorer):
-    """Norm of an image's cosines with the images of target tasks: how near it is to what a model is trained for.
+    """Norm of an image's cosines with images of target tasks: how close it is to them.
 
-    With v the unit vector of an image and u_t those of the targets, ‖(u_t · v)_t‖_p: for p = 2 (Σ_t (u_t · v)²)^(1/2),
-    which grows with the number of targets, for p = ∞ the greatest |u_t · v|. Captions are not read. For p = 2 a row
-    takes D² operations however many targets there are, for p = ∞ one product with each target.
+    With v the unit vector of an image and u_t those of the targets, the score is ‖(u_t · v)_t‖_p. For p = 2 it is (Σ_t
+    (u_t · v)²)^(1/2), which grows with the number of targets, for p = ∞ the greatest |u_t · v|. Captions are not read.
+    For p = 2 a row takes D² operations however many targets there are, for p = ∞ one product with each target.
 
     Args:
-        targets: vectors of images of the downstream tasks, such as of their training splits, by the same model as the
-            images': an array (targets, D), an .npy file, or a data set that `add_embeddings` has given a column of
-            them, called like `image_embedding` or, without one, "image_embedding".
+        targets: vectors of images of the downstream tasks, such as their training splits, by the same model as the
+            images'. An array (targets, D), an .npy file, or a data set with their column from `add_embeddings`, named
+            as in `image_embedding` or, without one, "image_embedding".
         p: 2 or "inf".
         model: a CLIP, as in `CLIPSimilarity`, that encodes the images. If their embeddings are in the data, the model
             they came from.
@@ -53,17 +53,17 @@ class NormSim(ImageScorer):
         vectors: the targets, float32 (targets, D) of length 1; for p = 2 their second moments, (D, D).
 
     Shapes:
-        float32 (rows,), from 0 to 1, or for p = 2 to √targets; NaN for an image that cannot be decoded, a list without
-        images or with such a one, and an embedding that is missing, zero or not finite.
+        float32 (rows,), from 0 to 1, or for p = 2 to √targets. NaN for an image that cannot be decoded, a list with
+        such an image or with none, and an embedding that is missing, zero or not finite.
 
     Raises:
         FileNotFoundError: there is no such file or model.
-        ValueError: no target, targets of unequal length or of another than the images' vectors, another `p`, a file
-            that is not an array (targets, D); as `CLIPSimilarity`.
+        ValueError: no target, targets whose lengths differ among themselves or from the images' vectors, another `p`,
+            a file that is not an array (targets, D); as `CLIPSimilarity`.
         TypeError: targets or an embedding that are not lists of numbers.
 
     Source: Wang et al. 2024, *CLIPLoss and Norm-Based Data Selection Methods for Multimodal Contrastive Learning*,
-        NormSim; its released code keeps, of the best 30 % by `NegCLIPLoss`, the best by NormSim_∞, 20 % of all.
+        NormSim. Its released code keeps, of the best 30 % by `NegCLIPLoss`, the best by NormSim_∞, 20 % of all.
 
     Example:
         >>> scorer = NormSim([[2.0, 0.0], [0.0, 3.0]], p=2, image_embedding="v")

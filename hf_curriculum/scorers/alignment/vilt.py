@@ -39,10 +39,10 @@ class _Loaded(NamedTuple):
 
 
 class ViLTSimilarity(ImageScorer, PairScorer):
-    """Image-text matching logit of a ViLT, and its sigmoid.
+    """Image–text matching logit of a ViLT, and its sigmoid.
 
-    Sort by the logit: the sigmoid has the same order, but saturates, so that in float32 many examples tie at 1. It is
-    no calibrated probability.
+    Sort by the logit: the sigmoid has the same order, but saturates, and in float32 many examples tie at 1. It is not
+    a calibrated probability.
 
     Images are resized as ViLT's processor does (shorter edge 384, longer at most 639, multiples of 32), and batched by
     their size, so that no score depends on padding. All patches are used, none is sampled. Each image of a batch is
@@ -52,11 +52,11 @@ class ViLTSimilarity(ImageScorer, PairScorer):
         model: a folder or a repository of the Hub. For "retrieval" a ViLT that was fine-tuned for it, such as
             "dandelin/vilt-b32-finetuned-coco" or "dandelin/vilt-b32-finetuned-flickr30k"; for the other heads a
             pretrained one. Nothing is downloaded unless it is named here.
-        head: "retrieval" is the one logit of a fine-tuned ViLT. Without fine-tuning: "matching" is the log-odds of the
-            two-way matching head, logit(match) − logit(no match), so that the sigmoid is its softmax; "match_row" is
-            logit(match) alone, which is what the retrieval head starts from when it is fine-tuned.
+        head: "retrieval" is the one logit of a fine-tuned ViLT. Without fine-tuning, "matching" is the log-odds of the
+            two-way matching head, logit(match) − logit(no match), so the sigmoid is its softmax. "match_row" is
+            logit(match) alone, from which fine-tuning starts the retrieval head.
         matching_weights: a file with `itm_score.fc.weight` and `itm_score.fc.bias`, for "matching" and "match_row",
-            because the usual conversions of the pretrained ViLT dropped them: the original checkpoint has them.
+            from the original checkpoint: the usual conversions of the pretrained ViLT dropped them.
         batch_size: pairs that run through the model at once.
         dtype: "float32", "float16" or "bfloat16".
         revision: of a repository.
@@ -70,13 +70,13 @@ class ViLTSimilarity(ImageScorer, PairScorer):
         aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
-        float32 (rows,) each; NaN for a caption that is missing, empty or blank, an image that cannot be decoded, one
-        so long and thin that a side has no pixel after resizing, and a list without images or with such a one.
+        float32 (rows,) each. NaN for a caption that is missing, empty or blank, and for an image that cannot be
+        decoded or is so thin that a side has no pixel after resizing. Also for a list with such an image or with none.
 
     Raises:
         FileNotFoundError: there is no such model, or no file `matching_weights`.
         ValueError: unknown `head` or `easy`, a `batch_size` below 1, `matching_weights` for the retrieval head or
-            without the head in them, a checkpoint that lacks the head that was asked for.
+            without the head in them, a checkpoint that lacks the requested head.
         TypeError: a cell that is neither a text nor a conversation.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.1, equation 3, and §4.1 (fine-tuned on COCO or Flickr30k); Kim et al. 2021

@@ -34,9 +34,9 @@ class _Loaded(NamedTuple):
 
 
 class LanguageModelLoss(CaptionScorer):
-    """Language-model loss, −Σ log p(y_t | y_<t), of a caption in nats.
+    """A language model's loss of a caption, −Σ log p(y_t | y_<t), in nats.
 
-    A caption begins with the tokenizer's beginning-of-text token, if it has one, so that the first token is scored too
+    A caption begins with the tokenizer's beginning-of-text token, if any, so that the first token is scored too
     (`p(y_1 | <s>)`); no end of text is scored. Captions are sorted by length and padded on the right, which a causal
     model does not attend to.
 
@@ -44,10 +44,10 @@ class LanguageModelLoss(CaptionScorer):
         model: a folder or a repository of the Hub with any causal language model, such as "openai-community/gpt2",
             the model of the paper. Nothing is downloaded unless it is named here.
         reduction: "sum" (as in the paper: long captions are hard), or "mean" over the scored tokens.
-        first_token: before the caption: "bos", the beginning of text, or nothing if the tokenizer has none; "none",
-            nothing, and then the caption's first token is not scored; or any other token of the vocabulary.
+        first_token: before the caption: "bos", the beginning of text, or nothing if the tokenizer has none. "none":
+            nothing, and the caption's first token is not scored. Or any other token of the vocabulary.
         max_length: most tokens of a caption, the first token included; longer ones are truncated, counted in
-            `num_truncated` and reported. At most what the model has positions for.
+            `num_truncated` and reported. At most the model's positions.
         batch_tokens: most tokens, padding included, that run through the model at once.
         dtype: "float32", "float16" or "bfloat16"; of log-probabilities the sums are float64.
         revision: of a repository.
@@ -63,7 +63,7 @@ class LanguageModelLoss(CaptionScorer):
     Raises:
         FileNotFoundError: there is no such model.
         ValueError: unknown `reduction`, `dtype`, `easy`, `part` or `turns`, `max_length` below 2, `batch_tokens` below
-            1, a `first_token` that is not in the vocabulary, a checkpoint of another kind than a causal model.
+            1, a `first_token` outside the vocabulary, a checkpoint that is no causal model.
         TypeError: a cell that is neither a text nor a conversation.
 
     Source: Zhang et al. 2022 (Simi-CL), §3.3, D_t of equation 4; the token before the first one is not stated.

@@ -25,11 +25,11 @@ class CaptionLength(CaptionScorer):
     """The number of words of a caption.
 
     Args:
-        words: "whitespace" counts what white space separates, so that "a dog ." has three words; "regex" counts runs
-            of letters and digits, with apostrophes and hyphens inside a word, so that it has two.
+        words: "whitespace" splits at white space: "a dog ." has three words. "regex" counts runs of letters and
+            digits, with apostrophes and hyphens inside a word: it has two.
         column: where the captions or conversations are.
         name: the column to write.
-        easy: short captions are easy by default. Nebbia and Kovashka take long ones for easy: `easy="high"`.
+        easy: short captions are easy by default. Nebbia and Kovashka consider long ones easy: `easy="high"`.
         part, turns: whose messages of a conversation are scored, and which of them: see `CaptionScorer`.
 
     Shapes:

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class ObjectMentions(CaptionScorer):
-    """The number of object categories that a caption, or all captions of an image, mention word for word.
+    """The number of object categories that a caption, or all captions of an image, mention verbatim.
 
     Captions are lower-cased and tokenized as by NLTK. A category is mentioned where one of its words or
     phrases is among them, in exactly that form: "dogs" does not mention "dog". Words within a longer name count as
     well: "hot dog", taken as a phrase, mentions "dog" too.
 
     Args:
-        categories: "coco" (ExactMatch: the 80 names, 15 of two words replaced by a single one, like "racket" for
-            "tennis racket"), "coco_verbatim" (the 80 names as they are, 15 of them phrases), "voc" (the 20 of PASCAL
-            VOC, with "airplane" for "aeroplane" and the like), "scenes" (what the embedded data shows, in singular
-            and plural), a list of names, or a mapping of names to the words and phrases that mention them.
+        categories: "coco" (ExactMatch: the 80 names, 15 of two words replaced by one, like "racket" for "tennis
+            racket"); "coco_verbatim" (the 80 names unchanged, 15 of them phrases). "voc" (the 20 of PASCAL VOC, with
+            "airplane" for "aeroplane" and the like); "scenes" (the embedded data's objects, in singular and plural).
+            Or a list of names, or a mapping of names to the words and phrases that mention them.
         count: "types" counts a category once, "tokens" every mention.
-        per: "caption", or "image" for all its captions together, the same number in each of its rows: this needs
-            `image_id`, and `fit` on the data, because a batch may hold some of the captions only.
+        per: "caption", or "image" for all its captions together, with the same number in each row. "image" needs
+            `image_id`, and `fit` on the data, because a batch may hold only some of the captions.
         column: where the captions or conversations are.
         name: the column to write.
         easy: captions with many mentions are easy by default.
@@ -44,8 +44,8 @@ class ObjectMentions(CaptionScorer):
         image_mentions_: `image_id` → number of mentions, with `per="image"`.
 
     Shapes:
-        float32 (rows,), in categories or mentions; NaN for a caption that is missing, empty or blank, with
-        `per="image"` for an image whose captions all are, or that `fit` has not seen.
+        float32 (rows,), in categories or mentions. NaN for a caption that is missing, empty or blank; with
+        `per="image"` for an image with only such captions, or that `fit` has not seen.
 
     Raises:
         ValueError: unknown `categories`, `count`, `per`, `easy`, `part` or `turns`; no categories, or one without a
@@ -53,8 +53,8 @@ class ObjectMentions(CaptionScorer):
         TypeError: a cell that is neither a text nor a conversation, or categories that are no strings.
         ImportError: NLTK is not installed.
 
-    Source: Nebbia & Kovashka 2024 (WSOD), §3; ExactMatch of Ye et al. 2019 (Cap2Det), whose labels are those of the
-    image's captions together.
+    Source: Nebbia & Kovashka 2024 (WSOD), §3; ExactMatch of Ye et al. 2019 (Cap2Det), whose labels come from all
+    captions of an image together.
 
     Example:
         >>> captions = {"caption": ["a dog on a table, and a dog", "dogs with a tennis racket", None]}

@@ -30,8 +30,8 @@ class NounCount(CaptionScorer):
     Args:
         tagger: "pattern" (textblob's, needs nothing more) or "nltk" (needs NLTK's data), both for English; a `Tagger`;
             or a picklable function `(sentences: list[str]) -> list[list[str]]` that gives each sentence its tags.
-        tags: what counts as a noun, by default all four noun tags. BabyLM's released code counts `("NN", "NNP")`.
-        max_words: count within the first so many tokens of a caption only; the whole caption is tagged.
+        tags: the tags that count as nouns, by default all four. BabyLM's released code counts `("NN", "NNP")`.
+        max_words: count within this number of first tokens only; the whole caption is tagged.
         tags_column: read the tags from this column (a list of strings per row), instead of tagging captions.
         column: where the captions or conversations are.
         name: the column to write.

@@ -33,10 +33,10 @@ _ROWS = 1000
 
 
 class PosTagger(Tagger):
-    """A trained part-of-speech tagger, for `NounCount(PosTagger(folder))`.
+    """A part-of-speech tagger that you train or load, for `NounCount(PosTagger(folder))`.
 
-    Sentences are split into words as by the annotator of the training data. The label of a word is that of its first
-    piece. Sentences longer than the model's positions are tagged in several windows, so that no word is lost.
+    Sentences are split into words as by the annotator of the training data. A word gets the label of its first piece.
+    Sentences longer than the model's positions are tagged in several windows, so that no word is lost.
 
     Args:
         model: a folder or a repository of the Hub with a BERT-style token classifier whose labels are tags, from
@@ -52,7 +52,7 @@ class PosTagger(Tagger):
         ValueError: the model is no trained token classifier, its tokenizer is not BERT's, or `batch_pieces` below 1.
 
     Source: Saha et al. 2024 (BabyLM), §3.3: a BERT-base token classifier trained from scratch on NLTK's tags, Adam
-    with 1e-5 and linear decay, 5 epochs, batches of 512, 97.42 % of tokens of the 10 % held out.
+    with 1e-5 and linear decay, 5 epochs, batches of 512. Accuracy 97.42 % of tokens of the 10 % held out.
 
     Example:
         >>> tagger = PosTagger.train(captions, annotator="pattern")            # doctest: +SKIP
@@ -90,17 +90,17 @@ class PosTagger(Tagger):
         num_proc: int | None = None,
         **training: Any,
     ) -> PosTagger:
-        """Trains a tagger with `transformers.Trainer`: without the held-out sentences, to measure it, and then on all.
+        """Trains a tagger with `transformers.Trainer`: first without held-out sentences, to measure it, then on all.
 
         Sentences, tags and word pieces are written to files in a temporary folder (`TMPDIR`), about 40 bytes per word,
-        and read from there: what stays in memory is 40 bytes per sentence and the distinct words.
+        and read from there. Memory holds 40 bytes per sentence and the distinct words.
 
         Args:
             sentences: texts, which the annotator tags; or with `tags`, words. They are read once.
             tags: gold tags, one per word.
             annotator: any tagger, as in `NounCount`.
             config: sizes of the model, BERT-base by default; vocabulary, padding and labels are filled in.
-            tokenizer: BERT-style; by default one of up to 30,522 pieces is trained on the sentences, in lower case.
+            tokenizer: BERT-style; by default one of up to 30,522 lower-case pieces is trained on the sentences.
             output_dir: where to save the tagger; by default a temporary folder that lasts as long as the tagger.
             held_out: share of the distinct sentences to measure on; 0 measures nothing. A sentence that occurs
                 several times is on one side only.
@@ -250,7 +250,7 @@ def _gold(sentences: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> 
     """Words and tags as they were given, of the sentences that have words."""
     for words, found in zip_longest(sentences, tags):
         if words is None or found is None:
-            raise ValueError("`tags` are not as many as the sentences. Give one list of tags for each sentence.")
+            raise ValueError("The numbers of `tags` and sentences differ. Give one list of tags for each sentence.")
         if isinstance(words, str):
             raise TypeError("`tags` were given for sentences that are not split into words. Give lists of words.")
         if _has_words(words, found, "`tags`"):

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class WordRarity(CaptionScorer):
-    """Negative log-probability of a caption's words in a corpus, −log p(word), in nats.
+    """Rarity of a caption's words in a corpus: −log p(word), in nats.
 
-    With c(w) the occurrences of a word in the corpus, N those of all words and V the number of distinct words,
-    p(w) = (c(w) + 1) / (N + V + 1): one is added to every word, and all unseen words together are one word more, so
-    that the probabilities sum to 1 and an unseen word is rarer than any other. Words are lower-cased.
+    p(w) = (c(w) + 1) / (N + V + 1), with c(w) the occurrences of a word in the corpus, N those of all words and V the
+    number of distinct words. All unseen words together count as one more word. So the probabilities sum to 1, and an
+    unseen word is rarer than any other. Words are lower-cased.
 
     Args:
         aggregate: "mean" over the words of a caption, "max" (its rarest word), or "sum", under which long captions
             are rarer too.
-        words: what a word is, as in `CaptionLength`. "regex" ignores punctuation.
+        words: how to split into words, as in `CaptionLength`. "regex" ignores punctuation.
         column: where the captions or conversations are.
         name: the column to write.
         easy: captions of common words are easy by default.
@@ -76,7 +76,7 @@ class WordRarity(CaptionScorer):
         """Counts the words of a corpus.
 
         Args:
-            dataset: one data set with the caption column, usually the one that is trained on.
+            dataset: one data set with the caption column, usually the training data.
 
         Raises:
             TypeError: not a data set, or a cell that is neither a text nor a conversation.

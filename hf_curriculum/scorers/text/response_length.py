@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ResponseLength(Scorer):
-    """The number of words that the assistant says in a conversation, or of tokens.
+    """The number of words, or tokens, that the assistant says in a conversation.
 
     Args:
         tokenizer: a folder or a repository of the Hub, such as the model that will be trained: its tokens are then
-            counted, without special ones. By default words, which white space separates.
+            counted, without special ones. By default words, split at white space.
         turns: which of the assistant's messages count: "all", the "first" or the "last".
         column: where the conversations are; texts count as they are (`column="completion"`, `column="caption"`).
         revision: of a repository.
@@ -33,7 +33,7 @@ class ResponseLength(Scorer):
 
     Raises:
         FileNotFoundError: there is no such tokenizer.
-        ValueError: unknown `turns` or `easy`; messages that are none.
+        ValueError: unknown `turns` or `easy`, or a list that holds no messages.
 
     Example:
         >>> chat = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "A red ball."}]

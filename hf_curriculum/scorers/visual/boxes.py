@@ -14,11 +14,11 @@ from hf_curriculum.scorers.base import Scorer
 
 
 class GroundTruthBoxes(Scorer):
-    """The number of annotated objects of an image, and their area.
+    """The number of annotated objects of an image, and their mean or total area.
 
     Args:
         column: where the objects are: per row a list of mappings with a box each (the embedded scenes, COCO), or a
-            mapping of lists (as `datasets` hands over a sequence of structures).
+            mapping of lists (a sequence of structures in `datasets`).
         field: the entry of an object that is its box: "box" in the embedded scenes, "bbox" in COCO's files.
         layout: "xyxy" is left, top, right, bottom, as in the embedded scenes; "xywh" is left, top, width, height, as
             in COCO's files.
@@ -29,11 +29,11 @@ class GroundTruthBoxes(Scorer):
         image_column: where the images are.
         name: the column of the number.
         area_name: the column of the area.
-        easy: of both columns; by the paper's one rule the higher the easier. A curriculum may override either.
+        easy: the easy end of both columns; by the paper's rule higher is easier. A curriculum may override either.
 
     Shapes:
-        float32 (rows,) each: a count, and a share or square pixels. An image without objects has 0 and NaN; a row
-        without annotations (None) NaN and NaN; one whose image is missing or has no readable header, a count and NaN.
+        float32 (rows,) each: a count, and a share or square pixels. An image without objects has 0 and NaN, a row
+        without annotations (None) NaN and NaN. If the image is missing or its header unreadable, a count and NaN.
 
     Raises:
         ValueError: an unknown option, an object without `field`, or boxes that are not in `layout`.

@@ -39,17 +39,17 @@ class _Loaded(NamedTuple):
 
 
 class ClassProbability(ImageScorer):
-    """The probability that a classifier gives to an image's own class: 1 is easy.
+    """A classifier's probability of an image's own class: 1 is easy.
 
-    An image is hard if it is low (`mark_hard(below=)`). Three kinds of classifier:
+    `mark_hard(below=)` marks images of low probability. Three kinds of classifier:
 
     - the name or folder of any `AutoModelForImageClassification`;
-    - with `prompts`, the name of a CLIP, which knows no classes: the softmax over the scaled cosines of the image and
-      of the prompts of all `classes` ("zero-shot"); several prompts of a class are averaged as unit vectors;
+    - with `prompts`, the name of a CLIP ("zero-shot"): the softmax over the scaled cosines of the image and the
+      prompts of all `classes`, averaged as unit vectors within a class;
     - a function from a list of RGB images to probabilities.
 
-    The classes of the data and those of the classifier must be the same: by name where `classes` names those of the
-    data (and the model knows its own), by number otherwise.
+    Data and classifier must have the same classes. They are matched by name if `classes` names the data's (and the
+    model knows its own), by number otherwise.
 
     Args:
         classifier: the model, or the function.
@@ -70,9 +70,9 @@ class ClassProbability(ImageScorer):
 
     Raises:
         FileNotFoundError: there is no such model.
-        ValueError: a CLIP without `classes` or the other way round, a template without `{label}`, a class without a
-            prompt or with a number for a name, a class that the model does not have, a model without a trained head;
-            or probabilities that are none, NaN among them.
+        ValueError: a CLIP without `classes` or `classes` without need, a template without `{label}`, a class without a
+            prompt or with a number for a name, a class unknown to the model. Or a model without a trained head, or
+            outputs that are no probabilities, such as NaN.
 
     Source: Liang et al. 2024 (DisCL), algorithm 1: p_i, the probability of the true class by a pretrained model.
 

@@ -113,8 +113,8 @@ class ModelDetector(Detector):
             classes, no_object = 1 / (1 + np.exp(-logits.astype(np.float64))), None
         else:
             raise ValueError(
-                f"{self.model!r} has {logits.shape[1]} outputs per box and {labels} labels. A detector has as many "
-                'outputs as labels, or one more for "no object".'
+                f"{self.model!r} has {logits.shape[1]} outputs per box and {labels} labels. A detector has one "
+                'output per label, or one more for "no object".'
             )
         return Detections(classes, classes.max(axis=1), no_object, boxes)
 

@@ -26,11 +26,11 @@ _OPEN = 32  # images that a detector is given at a time
 
 
 class VisualEntropy(ImageScorer):
-    """Predictive entropy of detections, summed over an image's highest-confidence boxes, in nats.
+    """Predictive entropy of an image's detections, summed over its highest-confidence boxes, in nats.
 
-    The class probabilities are those of a detector, or of stored detections: exactly one of `detector`, `regions` and
-    `probabilities` is given. The largest value is `top_k` times the logarithm of the number of classes: 10 log 1600 =
-    73.78 for bottom-up attention. An image with fewer boxes than `top_k` has a smaller sum.
+    The class probabilities come from a detector or from stored detections: give exactly one of `detector`, `regions`
+    and `probabilities`. The largest value is `top_k` times the logarithm of the number of classes: 10 log 1600 = 73.78
+    for bottom-up attention. An image with fewer boxes than `top_k` has a smaller sum.
 
     A detector's "no object" is dropped and the classes are scaled to sum 1, as are classes with a sigmoid each.
     `no_object="keep"` counts it as one more class.
@@ -53,12 +53,12 @@ class VisualEntropy(ImageScorer):
         aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
-        float32 (rows,), in nats; NaN where there is no box, no image, one that cannot be decoded, one that is too
-        long for a transformers detector (over 40 times its width), a list without images or with such a one, or an id
-        that `regions` does not have.
+        float32 (rows,), in nats. NaN where there is no box or no image, or the image cannot be decoded or is too long
+        for a transformers detector (over 40 times its width). Also for an empty list or one with such an image, and an
+        id that `regions` does not have.
 
     Raises:
-        ValueError: an option out of range, not exactly one source, or something else than probabilities.
+        ValueError: an option out of range, not exactly one source, or numbers that are no probabilities.
         FileNotFoundError: no such file or model.
         ImportError: onnxruntime, h5py or SciPy is missing and needed.
         TypeError: a detector of another type.

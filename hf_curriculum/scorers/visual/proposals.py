@@ -23,45 +23,44 @@ _ENOUGH = 8  # images of a batch that tell whether the limit is too low
 
 
 class RegionProposals(ImageScorer):
-    """The number of region proposals of an image, and the mean share of the image that one covers.
+    """The number of region proposals of an image, and their mean area relative to the image.
 
-    Proposals are computed by selective search (`mode`), or read from a file (`source`) or from the column that
-    `add_proposals` wrote (`boxes`), so that nothing is searched twice. As selective search returns its boxes in a
-    random order, the area is the mean over all of them, and only the count is limited to `max_proposals`; of a file
-    the first `max_proposals` count for both.
+    Proposals are computed by selective search (`mode`), or read from a file (`source`) or from the column of
+    `add_proposals` (`boxes`). Selective search returns its boxes in a random order, so the area is the mean over all
+    of them, and only the count is limited to `max_proposals`. Of a file the first `max_proposals` count for both.
 
     Args:
         mode: of selective search, "fast" or "quality" (three times the boxes and the time; Cap2Det's).
         min_size: shortest side of a box, in pixels of the image as it was searched, or of the image in `source`, whose
             size must then be known; 0 takes every box.
-        max_proposals: the largest count; None for no limit. Photographs have more than 500 boxes of 20 pixels (24 of
-            them 659 to 1,977), so that the default gives all of them one number: pass None to order photographs. A
-            batch that mostly reaches the limit is warned of.
+        max_proposals: the largest count; None for no limit, which photographs need. They have more than 500 boxes of
+            20 pixels (24 of them 659 to 1,977), so the default gives all the same count. A warning says when most of a
+            batch reaches the limit.
         source: a file of proposals (see `open_regions`), or one opened.
         boxes: the column of proposals in pixels, as `add_proposals` writes it: "proposals".
-        max_side: an image with a longer side is scaled down to it before the search; None searches any image as it
-            is, which takes minutes for one of many megapixels.
+        max_side: an image with a longer side is scaled down to it before the search; None searches any image as it is,
+            which takes minutes for many megapixels.
         max_aspect: images more elongated than this are stretched to it before the search; 2.2 is Cap2Det's.
         column: where the images are, one or a list of them in a row.
         id_column: where the ids of images in `source` are.
         size_columns: columns with the image's width and height in pixels, for a `source` without them; for `boxes`
-            they spare a look at the images' headers.
+            they save reading the images' headers.
         name: the column of the number.
         area_name: the column of the mean area.
-        easy: of both columns; by the paper's one rule the higher the easier. A curriculum may override either.
+        easy: the easy end of both columns; by the paper's rule higher is easier. A curriculum may override either.
         aggregate: of a row with a list of images, the "mean", "max" or "min" of their scores.
 
     Shapes:
-        float32 (rows,) each: a count, and a share in [0, 1]. An image without proposals has 0 and NaN; one that is
-        missing or cannot be decoded, or an id that `source` does not have, NaN and NaN. A list of images has NaN where
-        it is empty or one of its images has NaN.
+        float32 (rows,) each: a count, and a share in [0, 1]. An image without proposals has 0 and NaN; an image that
+        is missing or undecodable, or an id that `source` lacks, NaN and NaN. A list of images has NaN if it is empty
+        or one of its images has NaN.
 
     Raises:
         ValueError: an option out of range, or boxes in pixels of an image of unknown size.
         FileNotFoundError: no such `source`.
         ImportError: OpenCV with its contributed modules (for selective search), h5py or SciPy is missing.
 
-    Source: Nebbia & Kovashka 2024 (WSOD), §3, scores 3 and 4: average size and number of proposals; 20 pixels, 500
+    Source: Nebbia & Kovashka 2024 (WSOD), §3, scores 3 and 4: average size and number of proposals. 20 pixels, 500
     proposals and the squeeze by Ye et al. 2019 (Cap2Det), released code. `max_side` is ours.
 
     Example:

@@ -41,8 +41,8 @@ _Objects = Annotated[
         "classes (VinVL's .tsv), or COCO's instances_*.json. Several files are one source."
     ),
 ]
-_MinPairs = Annotated[int, typer.Option(help="Pairs that a noun and a class have in common at least.", min=1)]
-_MinInstances = Annotated[int, typer.Option(help="Examples of a class at least.", min=1)]
+_MinPairs = Annotated[int, typer.Option(help="Least number of pairs that a noun and a class have in common.", min=1)]
+_MinInstances = Annotated[int, typer.Option(help="Least number of examples of a class.", min=1)]
 _MinConfidence = Annotated[float, typer.Option(help="Confidence below which objects do not count.", min=0, max=1)]
 _Corrections = Annotated[
     Path | None, typer.Option(help="A YAML or JSON file with lines `noun: class`, or `noun: null` to leave one out.")
@@ -69,7 +69,7 @@ def ontology_command(
     html: _Html = None,
     split: Split = WITHOUT_SPLITS,
     images: _Images = None,
-    tagger: Annotated[str, typer.Option(help="What finds nouns: pattern, or nltk.")] = "pattern",
+    tagger: Annotated[str, typer.Option(help="The tagger that finds nouns: pattern, or nltk.")] = "pattern",
     lemmas: Annotated[str, typer.Option(help="Their singular: spelling, or wordnet.")] = "spelling",
     examples: Annotated[int, typer.Option(help="Nouns to print, the doubtful first.", min=0)] = 20,
     num_proc: Annotated[int | None, typer.Option(help="Processes that tag captions.", min=1)] = None,
@@ -117,7 +117,7 @@ def _load(pairs: str, objects: list[str], split: str, images: str | None) -> tup
     instances = [one for one in objects if one.lower().endswith((".json", ".json.gz"))]
     if instances and len(objects) > 1:
         raise typer.BadParameter(
-            "COCO's instances stand beside other files, and are joined with captions alone. Name one of them.",
+            "COCO's instances were given with other files, and are joined with captions alone. Name one of them.",
             param_hint="--objects",
         )
     options: dict[str, Any] = {"images": False if images == "none" else images, "check_images": False}

@@ -21,27 +21,27 @@ _NO_LIMIT = 1 << 20
 
 
 class ContrastiveCollator:
-    """Batches of images and captions for an aligner, a CLIP, a SigLIP or a model of `open_clip`.
+    """Makes batches of images and captions for an aligner, a CLIP, a SigLIP or a model of `open_clip`.
 
     Args:
         tokenizer: a tokenizer of `transformers`, or a processor that has one (`AlignerProcessor`, `CLIPProcessor`); or
-            a tokenizer of `open_clip`. A noun's sub-words are found by a fast tokenizer alone.
-        inputs: what the model sees of an image: `RegionInputs`, `FeatureInputs` or `PixelInputs`.
-        max_length: captions are truncated to so many tokens, special ones included; None: as many as the tokenizer
-            allows.
+            a tokenizer of `open_clip`. Only a fast tokenizer finds a noun's sub-words.
+        inputs: the model's image inputs: `RegionInputs`, `FeatureInputs` or `PixelInputs`.
+        max_length: captions are truncated to this number of tokens, special ones included; None: the tokenizer's
+            maximum.
         nouns: whether the model reads each row's noun, of `noun_start` and `noun_end`; None: unless it sees pixels.
-        pad_to_max_length: pads every batch to `max_length` instead of to its longest caption, as a SigLIP, which reads
-            the last token, was trained.
+        pad_to_max_length: pads every batch to `max_length` instead of to its longest caption, as in the training of
+            SigLIP, which reads the last token.
         caption_column: the column of captions.
 
-    Shapes: `input_ids` int64 (B, T) and what else the tokenizer gives; with nouns `noun_mask` int64 (B, T), 1 on the
-        noun's sub-words; `pixel_values` (B, 3, H, W), `image_features` (B, tokens, width) or `region_features` (B, R,
-        dims) with `region_mask` (B, R); `image_keys`, `text_keys` int64 (B,), equal where `image_id` or captions are.
+    Shapes: `input_ids` int64 (B, T) and the tokenizer's other outputs. With nouns `noun_mask` int64 (B, T), 1 on the
+        noun's sub-words. `pixel_values` (B, 3, H, W), `image_features` (B, tokens, width) or `region_features` (B, R,
+        dims) with `region_mask` (B, R). `image_keys`, `text_keys` int64 (B,), equal where `image_id` or captions are.
 
     Raises:
-        TypeError: a noun's sub-words are wanted of a tokenizer that cannot find them.
-        ValueError: there is no length to pad to, a column is missing, a caption is empty, a noun is not in its caption
-            or beyond the tokens that are kept, or an image cannot be read.
+        TypeError: nouns are read, and the tokenizer cannot find a noun's sub-words.
+        ValueError: there is no length to pad to, a column is missing, a caption is empty, a noun is truncated or not
+            in its caption, or an image is unreadable.
 
     Example:
         >>> import numpy as np
@@ -102,7 +102,7 @@ class ContrastiveCollator:
 
     @property
     def image_processor(self) -> Any | None:
-        """Of new images, to be saved with a model."""
+        """The image processor to save with a model."""
         return self.image_inputs.image_processor
 
     @property
@@ -138,7 +138,7 @@ class ContrastiveCollator:
         if not isinstance(caption, str) or not caption.strip() or image_id in (None, ""):
             raise ValueError(
                 f"`{self.caption_column}` is {caption!r} and `{IMAGE_ID}` {image_id!r}. Each row needs a caption, and "
-                "the id of its image, by which wrong pairs are told from right ones. Remove the row."
+                "the id of its image, which identifies right pairs. Remove the row."
             )
         prepared: dict[str, Any] = {"caption": caption, "image_id": str(image_id)}
         if self.nouns:
@@ -162,7 +162,7 @@ class ContrastiveCollator:
         return batch
 
     def keeps_noun(self, example: Mapping[str, Any]) -> bool:
-        """Whether a token of the row's noun is among those that are kept: `dataset.filter(collator.keeps_noun)`."""
+        """Whether truncation keeps a token of the row's noun: `dataset.filter(collator.keeps_noun)`."""
         item = {"caption": example[self.caption_column], "span": (example[NOUN_START], example[NOUN_END])}
         return bool(self._tokens([item])["noun_mask"].any())
 

@@ -15,35 +15,35 @@ CHOICES = {"noun_pooling": ("first", "mean"), "norm": ("after", "before")}
 
 
 class AlignerConfig(PretrainedConfig):
-    """Configuration of `AlignerModel`, which scores a noun of a caption against the regions of an image.
+    """Configuration of an `AlignerModel`, which scores a noun of a caption against the regions of an image.
 
     The defaults are the paper's model: BERT-base and regions of 2,048 numbers, 115,979,264 parameters.
 
     Args:
         text_config: of the text encoder, or a dict of it with its `model_type`: any model that `AutoModel` builds and
-            that returns hidden states; of an encoder–decoder its encoder, of a model of several parts its text part.
+            that returns hidden states. An encoder–decoder's encoder, or the text part of a larger model, is used.
             None: `BertConfig()`.
         region_feature_size: width of the regions' features, box values included.
         noun_pooling: the noun's vector: the hidden state of its `"first"` sub-word, or the `"mean"` of all.
-        num_attention_heads: of the Transformer layer; None: as many as the text encoder has.
+        num_attention_heads: of the Transformer layer; None: the text encoder's number.
         intermediate_size: width inside its feed-forward part.
         hidden_act: of its feed-forward part.
         norm: layer norms `"after"` each part and the sum with its input, or `"before"` each part.
-        query_residual: whether the noun's vector is added to what it attends to, as in other Transformer layers.
-            False: the image's vector reads nothing of the text but where it looks.
+        query_residual: whether the noun's vector is added to the attention's output, as in other Transformer layers.
+            False: the text only decides where the image's vector attends.
         dropout: of the output of attention and of the feed-forward part.
         layer_norm_eps: epsilon of the layer norms.
         logit_scale_init_value: scores are multiplied by e to this power, the inverse of a temperature; 0 changes
             nothing, as in the paper.
-        train_logit_scale: whether that power is learnt, as in CLIP.
+        train_logit_scale: whether that power is trained, as in CLIP.
 
     Raises:
-        ValueError: a text encoder of unknown width or of no `model_type`, heads that do not divide its width, a
-            dropout outside of [0, 1), a size below 1, or a choice that does not exist.
+        ValueError: a text encoder of unknown width or without `model_type`, heads that do not divide its width, a
+            dropout outside of [0, 1), a size below 1, or an unknown choice.
 
     Source: Srinivasan, Ren & Thomason 2023 (TOnICS), §3: BERT, a Linear on the regions, one Transformer layer with the
-        noun as query, a dot product. It does not say which sub-word, which norms or which widths: 2,048 inside the
-        layer gives its 116 million parameters.
+        noun as query, a dot product. Sub-word, norms and widths are not stated: 2,048 inside the layer gives its 116
+        million parameters.
 
     Example:
         >>> AlignerConfig(region_feature_size=2054).hidden_size
@@ -111,7 +111,7 @@ class AlignerConfig(PretrainedConfig):
 
     @property
     def vocab_size(self) -> int:
-        """Words that the text encoder knows."""
+        """The text encoder's vocabulary size."""
         return self.text_config.vocab_size
 
     def _check(self) -> None:

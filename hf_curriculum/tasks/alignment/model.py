@@ -116,22 +116,23 @@ class CrossModalLayer(nn.Module):
 
 
 class AlignerModel(PreTrainedModel):
-    """Scores every noun with every image: a text encoder, a Linear on regions, one Transformer layer, a dot product.
+    """Scores every noun with every image, by one Transformer layer over the image's regions.
 
-    The score of text i and image j is the dot product of the noun's vector in text i with image j as that noun sees
-    it: one Transformer layer with the noun as query and the image's regions as keys and values. Nouns are encoded once
-    per text, keys and values once per image; per pair there remain attention and the feed-forward part.
+    A text encoder gives the noun's vector in text i, and a Linear embeds the regions of image j. One Transformer
+    layer, with the noun as query and the regions as keys and values, gives an image vector; their dot product is the
+    score. Nouns are encoded once per text, keys and values once per image; attention and the feed-forward part run per
+    pair.
 
     Args:
         config: an `AlignerConfig`.
 
     Shapes: `input_ids`, `attention_mask`, `noun_mask` int64 (texts, tokens); `region_features` float (images, regions,
         `region_feature_size`), `region_mask` int64 (images, regions). `forward` returns `logits_per_text` (texts,
-        images), and a loss where there are as many texts as images.
+        images), and a loss if the numbers of texts and images are equal.
 
     Raises:
-        ValueError: a text without a noun or of more tokens than the text encoder has positions for, an image without a
-            region, features of another width than the configuration's, or masks that do not fit.
+        ValueError: a text without a noun or longer than the text encoder's positions, an image without a region,
+            features of another width than the configuration's, or masks that do not fit.
 
     Source: Srinivasan, Ren & Thomason 2023 (TOnICS), §3.
 
@@ -257,10 +258,9 @@ class AlignerModel(PreTrainedModel):
         Args:
             texts: of `encode_text`, (texts, width).
             images: of `encode_regions`.
-            chunk_size: with gradients: texts whose scores are computed once more on the way back, under their own
-                random state, so that no more than one chunk is held at a time; None keeps what all scores were
-                computed from. Without gradients nothing is kept: memory is that of the scores and of a few thousand
-                pairs.
+            chunk_size: with gradients: texts per chunk. Each chunk's scores are computed once more in the backward
+                pass, under their own random state, so that memory holds one chunk at a time; None keeps all
+                activations. Without gradients memory holds the scores and a few thousand pairs.
 
         Raises:
             ValueError: `chunk_size` is less than 1.
@@ -293,7 +293,7 @@ class AlignerModel(PreTrainedModel):
         return math.exp(self.config.logit_scale_init_value) if self.logit_scale is None else self.logit_scale.exp()
 
     def region_attention(self, texts: torch.Tensor, images: EncodedRegions) -> torch.Tensor:
-        """Where each text looks in each image: weights of its regions, (texts, images, heads, regions).
+        """Attention of each text over each image's regions, (texts, images, heads, regions).
 
         Args:
             texts: of `encode_text`, (texts, width).
@@ -325,7 +325,7 @@ class AlignerModel(PreTrainedModel):
                 `ContrastiveTrainer` computes it over all processes.
             output_attentions: also returns `region_attention`.
             return_dict: an `AlignerOutput` instead of a tuple.
-            kwargs: what else a batch has, such as keys of images and captions; not read.
+            kwargs: other columns of a batch, such as keys of images and captions; not read.
         """
         if input_ids is None or region_features is None:
             raise ValueError(

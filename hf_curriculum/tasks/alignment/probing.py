@@ -85,7 +85,7 @@ def colour_captions(
     colours: Sequence[str] = COLOURS,
     tagger: str | Tagger = "pattern",
 ) -> ColourCaptions:
-    """Captions that describe a noun as being of one of `num_colours` colours.
+    """Finds captions that give a noun one of its `num_colours` most frequent colours.
 
     The colour stands before the noun, with up to two adjectives and with nouns between them ("a red striped tennis
     shirt"). A noun of several colours ("a red and white shirt"), and one that a caption has more than once, does not
@@ -96,14 +96,14 @@ def colour_captions(
         noun: the word, in lower case; None: the one with the most captions, of those that come in `num_colours`
             colours.
         num_colours: the most frequent ones with this noun are kept.
-        colours: words that are looked for.
+        colours: the colour words to look for.
         tagger: finds nouns; see `NounCount`.
 
     Raises:
-        ValueError: the noun comes in fewer colours, or no noun comes in so many.
+        ValueError: the noun comes in fewer colours, or every noun does.
 
-    Source: TOnICS, App. B: 275 captions of Flickr30k, the noun "shirt", ten colours. How they were found it does not
-        say.
+    Source: TOnICS, App. B: 275 captions of Flickr30k, the noun "shirt", ten colours. It does not say how they were
+        found.
 
     Example:
         >>> found = colour_captions(["a man in a red shirt", "a blue shirt", "a shirt", "a red car"], num_colours=2)
@@ -154,13 +154,13 @@ def _coloured(words: list[str], tags: list[str], colours: frozenset[str]) -> Ite
 def word_vectors(
     model: Any, tokenizer: Any, captions: Sequence[str], spans: Sequence[Span], *, batch_size: int = 64
 ) -> np.ndarray:
-    """The vector of one word in each caption: the mean of its sub-words' last hidden states.
+    """Returns a word's vector in each caption: the mean of its sub-words' last hidden states.
 
     Args:
-        model: any text encoder; of an aligner or a CLIP its text part is taken, of an encoder–decoder its encoder.
+        model: any text encoder; of an aligner or a CLIP the text part is used, of an encoder–decoder the encoder.
         tokenizer: its own, a fast one.
         captions: texts.
-        spans: where the word stands in each, in characters.
+        spans: the word's position in each, in characters.
         batch_size: captions that are encoded at once.
 
     Returns:
@@ -168,9 +168,9 @@ def word_vectors(
 
     Raises:
         TypeError: a tokenizer that cannot find a word's sub-words.
-        ValueError: not a span per caption, or a word beyond the tokens that are kept.
+        ValueError: not a span per caption, or a word that is truncated.
 
-    Source: TOnICS, App. B; which sub-word it does not say.
+    Source: TOnICS, App. B; it does not say which sub-word.
 
     Example:
         >>> word_vectors(model, tokenizer, found.captions, found.spans).shape  # doctest: +SKIP
@@ -213,7 +213,7 @@ def probe_colours(
     Args:
         vectors: of a word in captions.
         colours: of the word in each caption.
-        clusters: how many; None: as many as there are colours.
+        clusters: how many; None: the number of colours.
         starts: of k-means, each compared for itself.
         seed: of the first start; the others' follow.
 

@@ -43,19 +43,19 @@ def encode_nouns(
 
 
 class AlignerProcessor(CaptionProcessor):
-    """The tokenizer of an aligner, and its image processor where there is one.
+    """The tokenizer of an aligner and, if there is one, its image processor.
 
-    Called with captions and their nouns it gives what `AlignerModel.encode_text` takes; with images, which need the
-    detector that made the regions it was trained on (`RegionProcessor`), what `AlignerModel.encode_regions` takes.
+    Called with captions and their nouns it returns the inputs of `AlignerModel.encode_text`; with images, those of
+    `AlignerModel.encode_regions`. Images need the detector of the training regions (`RegionProcessor`).
 
     Args:
-        image_processor: a `RegionProcessor`, or None where regions are read from a store.
+        image_processor: a `RegionProcessor`, or None if regions are read from a store.
         tokenizer: a fast tokenizer.
 
     Raises:
         TypeError: (when called with text) a tokenizer that cannot find a noun's sub-words.
-        ValueError: (when called) a noun that is not in its caption or beyond the tokens that are kept, as many nouns
-            as captions are not given, or images without an image processor.
+        ValueError: (when called) a noun that is not in its caption or is truncated, not one noun per caption, or
+            images without an image processor.
 
     Example:
         >>> from hf_curriculum.data.tokenizer import train_wordpiece

@@ -109,7 +109,7 @@ def _validate_keys(batch: Mapping[str, Any]) -> None:
     missing = [name for name in ("image_keys", "text_keys") if name not in batch]
     if missing:
         raise ValueError(
-            f"The batch has {sorted(batch)} and no {missing}, by which a caption is told from those of other images. "
+            f"The batch has {sorted(batch)} and no {missing}, which identify a caption's own image. "
             "Use a ContrastiveCollator."
         )
 
@@ -118,41 +118,40 @@ _KEYS = ("image_keys", "text_keys")
 
 
 class ContrastiveTrainer(CurriculumTrainer):
-    """A `CurriculumTrainer` of models that score images with texts, by a contrastive loss, under any curriculum.
+    """Trains models that score images with texts by a contrastive loss, under any curriculum.
 
-    The loss is that of the whole batch on any number of processes: every text is scored with every image. Texts'
-    vectors travel to all processes, each scores all texts with its own images, and the scores travel back; images
-    never do. `CLIPModel`'s own loss, and any loss inside a `forward`, sees the pairs of one process alone: with as
-    many examples a step it trains on fewer wrong pairs the more processes there are.
+    The loss covers the whole batch on any number of processes: every text is scored with every image. All processes
+    get the text vectors, score them with their own images, and exchange the scores; images are never sent.
+    `CLIPModel`'s own loss, and any loss inside a `forward`, sees the pairs of one process alone: more processes then
+    mean fewer wrong pairs per step.
 
-    `evaluate()` gives retrieval among all images and captions of a set: `eval_image_r1`, `eval_text_r1`, …. Of
-    `eval_dataset={"heldout": data}` these are `eval_heldout_image_r1`, …, by which
-    `NodeSampling(metric="heldout_image_r1")` decides. A caption in several rows, one per noun, counts once.
-    `predict()` also gives the scores.
+    `evaluate()` gives retrieval among all images and captions of a set: `eval_image_r1`, `eval_text_r1`, …. With
+    `eval_dataset={"heldout": data}` these are `eval_heldout_image_r1`, …, for
+    `NodeSampling(metric="heldout_image_r1")`. A caption in several rows, one per noun, counts once. `predict()` also
+    gives the scores.
 
     Args:
         *args: of `CurriculumTrainer`. `model` is an `AlignerModel`, a CLIP or SigLIP of `transformers`, or a model of
             `open_clip`, with adapters of PEFT or without; `data_collator` is a `ContrastiveCollator`.
         loss: one of `LOSSES`, see `contrastive_loss`; None: the model's own, `"sum"` for an aligner, `"mean"` for a
-            CLIP, `"sigmoid"` for a SigLIP. The temperature is the model's `logit_scale`, learnt where it requires a
+            CLIP, `"sigmoid"` for a SigLIP. The temperature is the model's `logit_scale`, trained if it requires a
             gradient.
-        mask_false_negatives: leaves out of the loss wrong pairs that have the same image or the same caption as a
-            right one. False: as the paper.
-        chunk_size: rows that are encoded, and texts that are scored, at a time. What they were computed from is
-            computed once more on the way back, under the same random state, so that memory grows with the chunk and
-            no longer with the batch; gradients are the same. None: all at once.
+        mask_false_negatives: leaves wrong pairs with the same image or caption as a right one out of the loss. False:
+            as the paper.
+        chunk_size: rows that are encoded, and texts that are scored, at a time. The backward pass computes their
+            activations again, under the same random state, so memory grows with the chunk, not the batch; gradients
+            are the same. None: all at once.
         noun_scores: of a caption in several rows of an evaluation set, the `"mean"` or the `"max"` of its nouns'.
         **kwargs: of `CurriculumTrainer`.
 
-    Shapes and units: a batch as of `ContrastiveCollator`; recalls from 0 to 1, ranks from 1. `predict()` returns
-        scores float32 (texts, images) as `predictions`, and the row of each text's image int64 (texts,) as
-        `label_ids`.
+    Shapes and units: a batch of `ContrastiveCollator`; recalls from 0 to 1, ranks from 1. `predict()` returns scores
+        float32 (texts, images) as `predictions`, and the row of each text's image int64 (texts,) as `label_ids`.
 
     Raises:
-        TypeError: a model that does not encode texts and images apart.
-        ValueError: an argument out of range or that would do nothing, gradient accumulation, a batch of one, several
-            devices in one process, FSDP or DeepSpeed, a batch without keys of its images and captions, or scores that
-            are not finite.
+        TypeError: a model that does not encode texts and images separately.
+        ValueError: an argument out of range or without effect, gradient accumulation, a batch of one, several devices
+            in one process, FSDP or DeepSpeed. Or a batch without keys of its images and captions, or scores that are
+            not finite.
 
     Source: Srinivasan, Ren & Thomason 2023 (TOnICS) §3 and §4.2; Gao et al. 2021, *Scaling Deep Contrastive Learning
         Batch Size under Memory Limited Setup* (gradients by chunks).
@@ -248,7 +247,7 @@ class ContrastiveTrainer(CurriculumTrainer):
         return EvalLoopOutput(predictions=scores, label_ids=image_of_text, metrics=named, num_samples=len(scores))
 
     def metric_names(self, name: str | None) -> tuple[str, ...]:
-        """What `evaluate()` returns of a set, without its prefix."""
+        """The names of `evaluate()`'s metrics for a set, without its prefix."""
         return METRIC_NAMES
 
     def _validate_contrastive(self) -> None:

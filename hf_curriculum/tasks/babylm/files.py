@@ -22,7 +22,7 @@ def existing_folder(folder: Path, *, task: str) -> Path:
     if not folder.is_dir():
         beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
         raise FileNotFoundError(
-            f"`{task}` needs the folder {folder}, which does not exist; beside it there are {beside[:12]}. Get the "
+            f"`{task}` needs the folder {folder}, which does not exist; next to it there are {beside[:12]}. Get the "
             "challenge's `evaluation_data` (see its README), or make small ones with `make_miniature_benchmarks`."
         )
     return folder

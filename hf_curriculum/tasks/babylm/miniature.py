@@ -34,12 +34,13 @@ def make_miniature_benchmarks(
     """Writes `blimp_filtered`, `supplement_filtered`, `ewok_filtered`, `glue_filtered`, `winoground_filtered`,
     `vqa_filtered` and `devbench`, as the challenge's `evaluation_data` has them.
 
-    All of it follows from the arguments: the same files on every platform.
+    The arguments determine everything: the same files on every platform.
 
     Args:
-        folder: where to; made if need be, files in it are written over.
+        folder: the folder to write; made if needed, and its files are overwritten.
         seed: 0 or more; another seed is other items.
-        size: items per subtask, an even number of 4 or more (training files of (Super)GLUE have four times as many).
+        size: items per subtask, an even number of 4 or more (training files of (Super)GLUE have four times this
+            number).
         image_size: side of the images in pixels.
 
     Returns:

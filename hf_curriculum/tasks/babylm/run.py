@@ -31,21 +31,21 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GlueSettings:
-    """The defaults of the BabyLM 2024 evaluation pipeline.
+    """Settings for fine-tuning on (Super)GLUE; the defaults are the BabyLM 2024 evaluation pipeline's.
 
     Args:
-        learning_rate: at the start; it falls to 0 on a line, without warm-up.
+        learning_rate: at the start; it falls linearly to 0, without warm-up.
         batch_size: texts per step.
         num_epochs: at most.
         patience: epochs without an improvement of more than `threshold` after which training stops.
         threshold: the improvement that counts.
         seed: of the head's weights, the order and dropout.
         max_length: tokens of a text or pair, special ones included.
-        pooling: what the head of a model of this library reads: the hidden state of the "last" token, as the heads of
-            `transformers` on causal models do, or the "mean" of all.
+        pooling: the input of the head of a model of this library: the hidden state of the "last" token, as for causal
+            models in `transformers`, or the "mean" of all.
 
     Raises:
-        ValueError: `pooling` is neither; a count below 1.
+        ValueError: an unknown `pooling`; a count below 1.
 
     Source: BabyLM 2024 evaluation pipeline; Saha et al. 2024 (BabyLM), section 4.2, has batch 128 and 50 tokens.
 

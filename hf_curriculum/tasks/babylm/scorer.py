@@ -25,22 +25,21 @@ from hf_curriculum.scorers.text.language_model import padded
 
 
 class TextImageScorer:
-    """One way to ask GIT, Flamingo and other models how probable a text is, given an image or not.
+    """Computes how probable a text is for GIT, Flamingo and other models, with or without an image.
 
     Texts of a batch are padded on the right and masked. The challenge's pipeline pads with 0 and passes no mask; for
     models that read from left to right with positions counted from the left, the numbers are the same.
 
     Args:
         model: any causal language model, or captioner whose `forward` takes `input_ids`, `attention_mask` and
-            `pixel_values`, none but the first of which it needs (GIT, Flamingo, stock GIT, LLaVA-like models of one
-            image size); or a captioner on regions, which scores texts on images alone.
+            `pixel_values` and requires only the first. Such are GIT, Flamingo, stock GIT and LLaVA-like models of one
+            image size. Or a captioner on regions, which scores texts only with images.
         tokenizer: the model's.
         image_processor: the model's; None for text alone.
         batch_size: most texts that run through the model at once.
-        image_tokens: text that stands for an image, such as `"<image>"`. By default the model's `image_token_id`, as
-            often as its `image_seq_length` says (once without), and nothing for models without one. The challenge's
-            pipeline gives Flamingo no `<image>` but in DevBench, where its published model looks at images all the
-            same; ours would not.
+        image_tokens: text that stands for an image, such as `"<image>"`. By default the model's `image_token_id`,
+            `image_seq_length` times (once without), and nothing for models without one. The challenge's pipeline gives
+            Flamingo `<image>` in DevBench alone; its published model reads images without it, ours would not.
         prefix_token: stands for an empty context; by default see `prefix_token_id`.
         max_length: most tokens the model reads; by default its positions.
         regions: for a captioner on stored regions, what `open_regions` returns, or a `RegionInputs`; images of items
@@ -48,8 +47,8 @@ class TextImageScorer:
 
     Raises:
         ValueError: `batch_size` below 1; a token the tokenizer does not know; a model that looks ahead, or whose
-            `forward` needs more than text; a captioner on regions without `regions` or image processor, or whose
-            processor has no detector; `regions` beside an image processor, or empty.
+            `forward` needs more than text. Or a captioner on regions has neither `regions` nor an image processor with
+            a detector; or `regions` are empty or given with an image processor.
 
     Source: Saha et al. 2024 (BabyLM), section 4; the BabyLM 2024 evaluation pipeline.
 
@@ -107,7 +106,7 @@ class TextImageScorer:
         return [values[0] for values in self.in_batches([[row] for row in rows], mean_log_prob)]
 
     def similarity_rows(self, texts: Sequence[str], images: Sequence[Any]) -> list[Row]:
-        """What `similarities` runs through the model: all tokens count but the first and an image's positions."""
+        """The rows that `similarities` runs: all tokens count but the first and an image's positions."""
         if len(texts) != len(images):
             raise ValueError(f"There are {len(texts)} texts and {len(images)} images. Give a text per image.")
         before = f"{self.image_text} " if self.image_text else ""
@@ -146,7 +145,7 @@ class TextImageScorer:
         return found
 
     def image_features(self, images: Sequence[Any]) -> np.ndarray:
-        """The mean over the last hidden states of a blank text that is given the image, float32 (images, width).
+        """The mean last hidden state of a blank text given the image, float32 (images, width).
 
         GIT's hidden states have the image's positions too, Flamingo's the text's alone.
 

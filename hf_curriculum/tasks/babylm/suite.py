@@ -111,10 +111,10 @@ def evaluate_suite(
     prefix_token: str | None = None,
     progress: bool = True,
 ) -> SuiteResult:
-    """Runs the benchmarks of a suite, and writes tables and the challenge's predictions.
+    """Evaluates a model on a suite of benchmarks, and writes tables and the challenge's predictions.
 
-    Scores are kept below `output_dir/scores` while they are made: a run that was killed goes on where it was, and a
-    second run of the same model on the same data is a matter of seconds. Scores of another model are made again.
+    Scores are kept below `output_dir/scores` as they are made. A killed run continues from there, and a second run of
+    the same model on the same data takes seconds. Scores of another model are computed anew.
 
     Args:
         model: GIT, Flamingo, or a model of `transformers`, on the device it is to run on.
@@ -124,12 +124,12 @@ def evaluate_suite(
         data_dir: folder with the official files, the challenge's `evaluation_data`.
         output_dir: for `results.json`, `results.md`, `predictions.json.gz` and `scores/`; None writes nothing.
         tasks: keys of `BENCHMARKS`, or `"<benchmark>/<subtask>"`. By default all that the model can read and the
-            folder has; what is left out is in `not_run`.
+            folder has; `not_run` lists the others.
         sources: benchmark → a data set of the Hub, for its items (`blimp`, `ewok`) or images (`winoground`, `vqa`).
-            Nothing is downloaded that is not named here.
+            Only sets named here are downloaded.
         batch_size: most texts that run through the model at once.
         glue: how (Super)GLUE is fine-tuned.
-        limit: so many items of each subtask at most; for a try, and noted in the results.
+        limit: use at most this number of items of each subtask; for a trial, and noted in the results.
         image_tokens: of `TextImageScorer`.
         prefix_token: of `TextImageScorer`.
         progress: shows bars.
@@ -137,7 +137,7 @@ def evaluate_suite(
     Raises:
         ValueError: an unknown suite, task or source; images without an image processor; `output_dir` holds the
             results of another model; of a benchmark.
-        FileNotFoundError: a task that was asked for has no data, or there is no data at all.
+        FileNotFoundError: a requested task has no data, or there is no data at all.
 
     Example:
         >>> result = evaluate_suite(model, tokenizer, processor, data_dir="evaluation_data")  # doctest: +SKIP
@@ -189,7 +189,7 @@ def _validate_same_model(folder: Path, about: Mapping[str, Any]) -> None:
         return  # there are none, or none that can be read
     if is_other:
         raise ValueError(
-            f"{file} holds the results of {before['model']!r}, and its scores are kept beside it; those of "
+            f"{file} holds the results and scores of {before['model']!r}; those of "
             f"{about['model']!r} would take their place. Name another folder (--output), or delete this one."
         )
 
@@ -437,16 +437,16 @@ def evaluate_pretrained(
     device: str | None = None,
     **options: Any,
 ) -> SuiteResult:
-    """`evaluate_suite` for a model's folder or a repository of the Hub.
+    """Runs `evaluate_suite` on a model from a folder or a repository of the Hub.
 
     Args:
         name: the folder or repository; tokenizer and image processor are taken from it too.
         suite: of `evaluate_suite`.
         output_dir: of `evaluate_suite`.
-        data_dir: of `evaluate_suite`. Without one, miniature benchmarks are made below `output_dir`, which the results
-            say.
+        data_dir: of `evaluate_suite`. Without one, miniature benchmarks are made below `output_dir`, as the results
+            note.
         revision: of a repository.
-        device: such as `"cuda"`; by default a GPU where there is one.
+        device: such as `"cuda"`; by default a GPU if there is one.
         options: more arguments of `evaluate_suite`, such as `tasks`, `batch_size` or `glue`.
 
     Raises:

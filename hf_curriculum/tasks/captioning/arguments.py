@@ -20,19 +20,18 @@ from hf_curriculum.training.arguments import CurriculumTrainingArguments, defaul
 
 @dataclass
 class CaptioningArguments(CurriculumTrainingArguments):
-    """`CurriculumTrainingArguments` for a `CaptioningTrainer`.
+    """The training arguments of a `CaptioningTrainer`: `CurriculumTrainingArguments` with settings for captioners.
 
-    `max_grad_norm` is None: 0, no clipping by norm, where `max_grad_value` is given, else the usual default.
+    `max_grad_norm` is None: 0 (no clipping by norm) if `max_grad_value` is given, else the usual default.
 
     `lr_scheduler_type` is None for `TrainingArguments`' default. It may also be `"step"`, with
     `lr_scheduler_kwargs={"rate": 0.8, "every": 3, "start": 0}`: after `warmup_steps` the learning rate is multiplied
-    by `rate` every so many epochs of the training data (`tasks.captioning.schedules.StepDecay`). The "Noam"
+    by `rate` after every `every` epochs of the training data (`tasks.captioning.schedules.StepDecay`). The "Noam"
     schedule of a model of width d with w warm-up steps is `"inverse_sqrt"` with `warmup_steps=w` and
     `learning_rate=(d * w) ** -0.5`.
 
     Raises:
-        ValueError: a schedule cannot be read, a setting contradicts another one, or what `CurriculumTrainingArguments`
-            refuses.
+        ValueError: a schedule cannot be read, a setting contradicts another one, or as `CurriculumTrainingArguments`.
 
     Example:
         >>> args = CaptioningArguments("out", predict_with_generate=True, generation_max_length=20, report_to=[])

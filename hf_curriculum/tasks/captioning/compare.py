@@ -42,10 +42,10 @@ def compare_captions(
     confidence: float = 0.95,
     **options: Any,
 ) -> Comparison:
-    """Compares the captions of several systems by all metrics, with intervals and p values of their differences.
+    """Compares captions of several systems by all metrics, with intervals and p values of the differences.
 
-    Images are drawn with replacement, the same for all systems, and each metric's corpus value is that of the images
-    drawn: BLEU and METEOR from summed counts, the others as means. CIDEr-D's document frequencies stay those of all
+    Images are drawn with replacement, the same for all systems. Each metric's corpus value is computed on the images
+    drawn: BLEU and METEOR from summed counts, the others as means. CIDEr-D's document frequencies always come from all
     `references`.
 
     Args:

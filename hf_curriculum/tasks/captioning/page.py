@@ -41,7 +41,7 @@ def caption_report(found: CaptionEvaluation, images: Dataset, title: str, *, exa
     if len(images) != len(found.image_ids):
         raise ValueError(
             f"There are {len(images):,} rows of images for captions of {len(found.image_ids):,}. The captions would "
-            "stand beside other images. Pass the suite's `images`."
+            "be shown with other images. Pass the suite's `images`."
         )
     report = Report(title, f"{found.name}: {len(found.image_ids):,} images")
     report.add_facts({TITLES[name]: f"{100 * value:.1f}" for name, value in found.values.items()})

@@ -30,38 +30,38 @@ class Reward(Protocol):
 
 
 class SelfCriticalTrainer(CaptioningTrainer):
-    """A `CurriculumTrainer` that trains a captioner on the CIDEr-D of its own samples, under any curriculum.
+    """Trains a captioner on the CIDEr-D of its own samples (SCST), under any curriculum.
 
     For each image of a batch `num_samples` captions are drawn from the model, without dropout. The loss is the mean
-    over their tokens, the end token included, of −log p(token) · (reward − baseline). Rows say which images are shown
-    when; with `CaptionCollator(share_images=True)` an image that several rows of a batch share is sampled for once.
-    Samples are a function of the weights and (seed, step, batch, process), so a resumed run draws the same ones.
-    `suppress_tokens` of the generation config does not act: [UNK] is drawn as often as the loss has it.
-    Logged is the samples' mean reward, as `reward`. `evaluate()` gives the captions' loss, as ever.
+    over their tokens, the end token included, of −log p(token) · (reward − baseline). Rows only select images; with
+    `CaptionCollator(share_images=True)` rows of a batch that share an image share its samples. Samples are a function
+    of the weights and (seed, step, batch, process), so a resumed run draws the same ones. `suppress_tokens` of the
+    generation config has no effect: [UNK] is drawn with the model's probability. The log has the samples' mean reward,
+    as `reward`. `evaluate()` gives the captions' loss.
 
     The reward is CIDEr-D against all captions of the image in the training data, whose images also give the document
-    frequencies. Words are those that the tokenizer makes of its tokens, unknown ones included, and `<eos>` is the last
-    word of each reference, and of each sample that ends within `generation_max_length`.
+    frequencies. The tokenizer decodes tokens to words, unknown ones included. `<eos>` is the last word of each
+    reference, and of each sample that ends within `generation_max_length`.
 
     Args:
         *args: of `CurriculumTrainer`.
         baseline: `"greedy"`: the reward of the caption written greedily; `"leave_one_out"`: the mean reward of the
             image's other samples.
         num_samples: captions drawn for each image.
-        reward: what scores captions in place of CIDEr-D; images are numbered in the order in which the training data
-            first names them.
+        reward: scores captions in place of CIDEr-D; images are numbered in order of their first row in the training
+            data.
         **kwargs: of `CurriculumTrainer`; `model` is one of this library's captioners, `data_collator` has their
             tokenizer.
 
-    Shapes: of a batch, `reward` scores images · `num_samples` captions, the samples of one image in a row.
+    Shapes: `reward` scores images · `num_samples` captions of a batch, the samples of one image in a row.
 
     Raises:
         TypeError: the training data is a stream, whose captions cannot be read beforehand.
-        ValueError: an argument is out of range or would do nothing, the model takes no `image_index`, there is no
+        ValueError: an argument is out of range or has no effect, the model takes no `image_index`, there is no
             tokenizer, or an image has no caption.
 
-    Source: Rennie et al. 2017 (greedy); Luo 2020, *A Better Variant of Self-Critical Sequence Training* (leave one
-        out, 5 samples); ruotianluo/ImageCaptioning.pytorch, `configs/*_sc.yml`, `*_nsc.yml`: learning rates 1e-5
+    Source: Rennie et al. 2017 (greedy). Luo 2020, *A Better Variant of Self-Critical Sequence Training* (leave one
+        out, 5 samples). ruotianluo/ImageCaptioning.pytorch, `configs/*_sc.yml`, `*_nsc.yml`: learning rates 1e-5
         (Transformer), 5e-5 (UpDown), 2e-5 (AoANet).
 
     Example:
@@ -276,8 +276,8 @@ def _validate_samples(baseline: str, num_samples: int) -> None:
     """There is a baseline, and it needs no more samples than there are."""
     if baseline not in ("greedy", "leave_one_out"):
         raise ValueError(
-            f"baseline={baseline!r} is not known: a reward is compared with that of the 'greedy' caption, or of the "
-            "image's other samples ('leave_one_out')."
+            f"baseline={baseline!r} is not known: a reward is compared with the reward of the 'greedy' caption, or of "
+            "the image's other samples ('leave_one_out')."
         )
     least = 2 if baseline == "leave_one_out" else 1
     if num_samples < least:

@@ -273,32 +273,32 @@ class CaptionEvaluation:
 
 
 class CaptionSuite:
-    """Evaluates captions on the images of a data set; all that can be wrong is found out before any are generated.
+    """Evaluates captions on the images of a data set; all inputs are checked before captions are generated.
 
     Args:
         dataset: a row per caption or per image, with `image_id` and `caption`; with a column `domain` (NoCaps) the
             metrics are also given for each domain.
-        metrics: names in `VALUES`, or `"all"`: every one that can be computed here; of the others the reason is said.
+        metrics: names in `VALUES`, or `"all"`: every one that can be computed here, with reasons for the others.
         name: of the evaluated system.
         clip: a CLIP for CLIPScore, as `CLIPSimilarity` takes it; None leaves CLIPScore out.
         compare: name → captions of another system: its `captions.json`, the folder that holds one, or image id →
             caption.
-        difficulty: what divides the images into sets: the `per_image.csv` of the vanilla model (its `bleu_4`), the
-            folder that holds one, or image id → score, the better the higher.
+        difficulty: scores that divide the images into sets: the `per_image.csv` of the vanilla model (its `bleu_4`),
+            the folder that holds one, or image id → score, higher is better.
         num_sets: how many sets of difficulty.
         resamples: of the comparison's paired bootstrap.
         seed: of the resamples.
-        limit: so many images at most, the first ones; for a try, and noted in the results.
+        limit: use at most this number of images, the first ones; for a trial, and noted in the results.
 
     Attributes:
-        images: the first row of each image, in order: what captions are generated for.
+        images: the first row of each image, in order; captions are generated for these.
 
     Raises:
         FileNotFoundError: a file of captions or of values is not there.
         JavaError: METEOR or SPICE is asked for by name, and Java or a file it needs is missing.
-        ValueError: a column is missing, an image without references or of two domains, an unknown metric, CLIPScore
-            by name without `clip`, a file that lacks images or cannot be read, a `limit` below 1, or `name` is that of
-            a system in `compare`.
+        ValueError: a column is missing, an image has no references or two domains, or a metric is unknown. Or
+            CLIPScore by name without `clip`, a file lacks images or cannot be read, `limit` is below 1, or `name` is
+            also in `compare`.
 
     Source: Simi-CL, Tables 1 and 2 and appendix B; Agrawal et al. 2019 (NoCaps: scores by domain).
 

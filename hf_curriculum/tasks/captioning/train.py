@@ -110,8 +110,8 @@ _Validation = Annotated[
 _Model = Annotated[
     str,
     typer.Option(
-        help="`small` or `git`: a GIT of about a million parameters, from scratch; `transformer`, `updown`, `aoanet`: "
-        "a captioner on the regions of --features, from scratch; or a folder or Hub name of a captioner."
+        help="`small` or `git`: a GIT of about a million parameters, from scratch. `transformer`, `updown`, `aoanet`: "
+        "a captioner on the regions of --features, from scratch. Or a folder or Hub name of a captioner."
     ),
 ]
 _Features = Annotated[

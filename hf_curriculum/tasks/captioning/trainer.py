@@ -44,14 +44,14 @@ _INPUTS = ("sampling_probability", "sampling_seed")
 
 
 class CaptioningTrainer(CurriculumTrainer):
-    """A `CurriculumTrainer` for models that write captions.
+    """Trains models that write captions in the order of a curriculum, and evaluates generated captions.
 
     With `predict_with_generate` text is generated for the sets of `generation_sets`, or for those with one row per
-    image; a set in which images repeat (one row per caption) gives its loss alone. A single set without a name is
-    generated for whenever there is a `compute_metrics`.
+    image. A set in which images repeat (one row per caption) gives its loss alone. A single set without a name is
+    included whenever there is a `compute_metrics`.
 
     Without `compute_metrics` the captions are scored by BLEU, CIDEr and ROUGE-L, in sets with one row per image and in
-    those named. References of an image are the list in the set's column `references` or `captions`; or the captions
+    the named ones. References of an image are the list in the set's column `references` or `captions`; or the captions
     of its `image_id` in whichever evaluation set has most of them.
 
     With `scheduled_sampling` the model is called with `sampling_probability`, a function of the step alone, and
@@ -60,11 +60,11 @@ class CaptioningTrainer(CurriculumTrainer):
 
     Args:
         *args: of `CurriculumTrainer`; `args` are `CaptioningArguments`.
-        **kwargs: likewise.
+        **kwargs: of `CurriculumTrainer`.
 
     Raises:
-        ValueError: what is to be generated could not be scored, the model takes no part in scheduled sampling, or what
-            `CurriculumTrainer` refuses.
+        ValueError: generated text could not be scored, the model does not support scheduled sampling, or as
+            `CurriculumTrainer`.
 
     Example:
         >>> args = CaptioningArguments("run", curriculum="phases", predict_with_generate=True)  # doctest: +SKIP
@@ -86,7 +86,7 @@ class CaptioningTrainer(CurriculumTrainer):
         self.add_callback(_ClipGradients(self))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """`CurriculumTrainer.train`, once what is to be generated can be scored."""
+        """`CurriculumTrainer.train`, after a check that generated text can be scored."""
         self.validate_generation()
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -124,7 +124,7 @@ class CaptioningTrainer(CurriculumTrainer):
         return loss, generate_predictions(self, inputs, prompt), inputs.get("labels")
 
     def metric_names(self, name: str | None) -> tuple[str, ...] | None:
-        """What `evaluate()` returns of one of the `eval_dataset`, without its prefix; None: only others know."""
+        """The names of `evaluate()`'s metrics for one of the `eval_dataset`, without its prefix; None if unknown."""
         sets = named_sets(self.eval_dataset)
         data = self.eval_dataset if name is None else sets[name]
         if not self.args.predict_with_generate:
@@ -259,7 +259,7 @@ class CaptioningTrainer(CurriculumTrainer):
         return super()._init_training_state(*args, **kwargs)
 
     def validate_schedules(self) -> None:
-        """Checks that the model takes part in scheduled sampling, where it is asked for."""
+        """Checks that the model supports scheduled sampling, if it is asked for."""
         if self.args.scheduled_sampling is None:
             return
         model = base_model(self.model)

@@ -25,9 +25,9 @@ def draw_boxes(
     classes: Sequence[int] | None = None,
     truths: Sequence[Sequence[float]] = (),
 ) -> Image.Image:
-    """A picture with boxes on it, each in the colour of its class and with a text inside its upper left corner.
+    """Draws boxes on an image, each in the colour of its class with a text in its upper left corner.
 
-    A picture whose longer side is less than 480 pixels is drawn larger, by a whole number.
+    An image whose longer side is less than 480 pixels is enlarged by a whole number.
 
     Args:
         image: in any form `to_rgb` reads.

@@ -41,11 +41,11 @@ def new_detector(
     revision: str | None = None,
     **options: Any,
 ) -> tuple[WsddnForObjectDetection, WsddnImageProcessor]:
-    """A WSDDN for these classes, and the image processor that is saved with it.
+    """Makes a WSDDN for these classes, and the image processor that is saved with it.
 
     Args:
-        class_names: what is to be detected.
-        backbone: "vgg16", the paper's; "small", 0.6 million parameters, stride 4, for pictures of 100 pixels; the
+        class_names: the classes to detect.
+        backbone: "vgg16", the paper's; "small", 0.6 million parameters, stride 4, for images of 100 pixels. Or the
             name or folder of a model of `AutoBackbone` or a vision tower of `AutoModel`, with its weights; or a
             configuration, without weights.
         weights: of "vgg16": "torchvision:vgg16" or "timm:vgg16.tv_in1k" by their libraries, which load them once, or

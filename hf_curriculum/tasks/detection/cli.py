@@ -34,7 +34,7 @@ _Source = Annotated[
     str,
     typer.Argument(
         help="A folder of images, with captions or without; a caption file, a saved data set or a name on the Hub, as "
-        "of `score`; COCO's instances_*.json or a folder of PASCAL VOC.",
+        "in `score`. Or COCO's instances_*.json, or a folder of PASCAL VOC.",
         show_default=False,
     ),
 ]
@@ -55,11 +55,11 @@ _File = Annotated[
     Path | None, typer.Option(help="Take the proposals of a file or folder (MCG's, fast-rcnn's, Cap2Det's, .npz).")
 ]
 _NumProc = Annotated[int | None, typer.Option(help="Processes that search, of each launched process.", min=0)]
-_Seed = Annotated[int, typer.Option(help="Of the choice where an image has more boxes than --max-proposals.")]
+_Seed = Annotated[int, typer.Option(help="Seed of the choice if an image has more boxes than --max-proposals.")]
 _Aggregate = Annotated[
     list[str] | None,
     typer.Option(
-        help="What becomes of a column that differs between the captions of an image, COLUMN=HOW: mean, max, min, "
+        help="How to merge a column that differs between the captions of an image, COLUMN=HOW: mean, max, min, "
         "first or list. May be repeated."
     ),
 ]
@@ -67,10 +67,10 @@ _DropEmpty = Annotated[bool, typer.Option("--drop-empty", help="Leave out images
 _Images = Annotated[str | None, typer.Option(help="The folder of the images of a file.")]
 _Column = Annotated[
     list[str] | None,
-    typer.Option(help="What a column of the data is called, OURS=THEIRS: `caption=text`, `image=photo`."),
+    typer.Option(help="The name of a column in the data, OURS=THEIRS: `caption=text`, `image=photo`."),
 ]
 _Objects = Annotated[
-    str | None, typer.Option(help="True boxes beside captions: COCO's instances_*.json, or VOC's XML files.")
+    str | None, typer.Option(help="True boxes for data with captions: COCO's instances_*.json, or VOC's XML files.")
 ]
 _AllowOutside = Annotated[
     bool, typer.Option("--allow-outside", help="Read images outside of SOURCE and --images that it names or links to.")
@@ -78,9 +78,9 @@ _AllowOutside = Annotated[
 _Download = Annotated[
     bool, typer.Option("--download", help="Fetch images of which SOURCE holds the addresses, and count what fails.")
 ]
-_PartImages = Annotated[int, typer.Option(help="Images that are kept at a time when the run is interrupted.", min=1)]
+_PartImages = Annotated[int, typer.Option(help="Images of a part: an interrupted run loses at most one part.", min=1)]
 _Parts = Annotated[
-    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default beside the output.")
+    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default next to the output.")
 ]
 
 
@@ -110,9 +110,9 @@ def propose_command(
 ) -> None:
     """Find region proposals, boxes that may hold an object, and save them with the images and their captions.
 
-    The result has one row per image: its captions as a list, and the column `proposals`. An interrupted run goes on
-    with what is missing when the same command is given again. On several machines: `accelerate launch -m
-    hf_curriculum.cli propose ...` or `torchrun`, with OUTPUT on a disk that all see; each process searches its share.
+    The result has one row per image: its captions as a list, and the column `proposals`. The same command
+    continues an interrupted run. On several machines: `accelerate launch -m hf_curriculum.cli propose ...` or
+    `torchrun`, with OUTPUT on a disk that all see; each process searches its part.
     """
     from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
@@ -143,7 +143,7 @@ def propose_command(
     try:
         boxed = add_proposals(data, found_by, drop_empty=drop_empty, **saving)
     except KeyboardInterrupt:
-        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command goes on:\n  {typed_again()}")
+        note(f"\nInterrupted. Finished parts are kept in {folder}; the same command continues:\n  {typed_again()}")
         raise
     if boxed is None:
         note(f"process {rank} of {world_size}: its share is done")
@@ -299,7 +299,7 @@ def detect_command(
     output: Annotated[
         Path | None, typer.Option(help="A folder for the images with boxes drawn on them, and boxes.json.")
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Scores of boxes are above it.", min=0, max=1)] = 0.1,
+    threshold: Annotated[float, typer.Option(help="Keep boxes with scores above this.", min=0, max=1)] = 0.1,
     max_boxes: Annotated[int, typer.Option(help="Boxes of an image at most.", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:

@@ -28,9 +28,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 def constant_loss(dataset: Dataset, column: str = "labels") -> float:
-    """The training loss of a detector that predicts, for every image, how frequent each class is.
+    """Computes the training loss of a detector that predicts every class's frequency for every image.
 
-    No constant predictions have a lower one. A run whose final training loss is not below it has learnt nothing of
+    No constant prediction has a lower loss. A run whose final training loss is not below it has learned nothing from
     the images, though its loss is finite: `StopWhenDiverged(constant_loss(train))` ends such runs as diverged.
 
     Args:
@@ -89,10 +89,10 @@ class PreparedImage(NamedTuple):
 
 
 class DetectionCollator:
-    """Batches of images, their region proposals and their labels, for `WsddnForObjectDetection`.
+    """Makes batches of images, their region proposals and labels for `WsddnForObjectDetection`.
 
-    In training an image is resized to one of `sizes` and mirrored or not, with its boxes, as its draw's seed says. In
-    evaluation it is read as the image processor reads images in tests.
+    In training an image and its boxes are resized to one of `sizes` and mirrored or not, by the seed of the draw. In
+    evaluation the image processor reads it as in tests.
 
     Args:
         image_processor: of the detector; it has the names of the classes.
@@ -105,18 +105,18 @@ class DetectionCollator:
         labels_column: the column of lists of class numbers; None for images without labels.
         objectness_column: the column of the boxes' scores, for a model with `objectness=True`.
 
-    Shapes: `labels` (B, C) float32 of 0 and 1; `proposals` (N, P, 4) float32 in pixels of the resized pictures, padded
-        with zeros, and `proposal_counts` (N,) int64; `pixel_values`, a list of N float32 (3, H, W) of any sizes;
-        `objectness` (N, P) float32. N is B in training. In evaluation there are `image_sizes` (B, 2) int64, height
-        and width of the stored images, and, where scores are averaged over views, `view_index` (N,) int64.
+    Shapes: `labels` (B, C) float32 of 0 and 1. `proposals` (N, P, 4) float32 in pixels of the resized images, padded
+        with zeros, and `proposal_counts` (N,) int64. `pixel_values`, a list of N float32 (3, H, W) of any sizes.
+        `objectness` (N, P) float32. N is B in training. In evaluation there are `image_sizes` (B, 2) int64, height and
+        width of the stored images, and, where scores are averaged over views, `view_index` (N,) int64.
 
     Attributes:
-        num_without_proposals: images without any, counted in each process: nothing is learnt from them.
+        num_without_proposals: images without any, counted in each process; they add no gradient.
 
     Raises:
-        ValueError: an edge of less than 32 pixels, a processor without classes or with a single one; a column
-            is missing; a label that is none of the classes; boxes beyond their image, or scores that are not one
-            finite number per box.
+        ValueError: an edge of less than 32 pixels, a processor with fewer than two classes, a missing column, or a
+            label that is none of the classes. Or boxes lie beyond their image, or scores are not one finite number per
+            box.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Source: Bilen & Vedaldi 2016, section 4: five sizes, half of the images mirrored.

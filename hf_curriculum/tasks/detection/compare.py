@@ -38,15 +38,15 @@ def compare_detections(
     confidence: float = 0.95,
     field: str = "name",
 ) -> Comparison:
-    """Compares detections of the same images by COCO's mAP@0.5 and CorLoc, with intervals of their differences.
+    """Compares detections of the same images by COCO's mAP@0.5 and CorLoc, with intervals of the differences.
 
-    Images are drawn with replacement, the same for all systems, and both values are those of the images drawn.
+    Images are drawn with replacement, the same for all systems, and both values are computed on the images drawn.
 
     Args:
         systems: name → predictions as for `detection_metrics`; the baseline first.
         truths: as for `detection_metrics`.
-        class_names: likewise.
-        max_boxes: likewise.
+        class_names: as for `detection_metrics`.
+        max_boxes: as for `detection_metrics`.
         resamples: how many times images are drawn.
         seed: of the draws: the same seed draws the same images, whatever is compared.
         confidence: of the intervals, between percentiles.

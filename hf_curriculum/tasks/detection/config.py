@@ -13,7 +13,7 @@ VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)
 
 
 class ConvBackboneConfig(PretrainedConfig):
-    """Configuration of `ConvBackbone`: stages of 3 × 3 convolutions, a 2 × 2 max pooling between two stages.
+    """Configuration of a `ConvBackbone`: stages of 3 × 3 convolutions, with 2 × 2 max pooling between stages.
 
     The defaults are VGG16's convolutions: 14,714,688 parameters, stride 16.
 
@@ -21,7 +21,7 @@ class ConvBackboneConfig(PretrainedConfig):
         stages: the widths of each stage's convolutions.
         num_channels: of the images.
         batch_norm: a batch norm after each convolution, for training from scratch. VGG16 has none. In training its
-            statistics are those of the batch's pictures of one size, so that a picture's scores depend on them.
+            statistics come from the batch's images of one size, so an image's scores depend on them.
 
     Raises:
         ValueError: a stage without convolutions.
@@ -60,22 +60,22 @@ class ConvBackboneConfig(PretrainedConfig):
 
 
 class WsddnConfig(PretrainedConfig):
-    """Configuration of `WsddnForObjectDetection`: a backbone, pooled regions, two streams of scores.
+    """Configuration of a `WsddnForObjectDetection`: a backbone, pooled regions, two streams of scores.
 
     The defaults are the paper's model, VGG16 with pooling of 7 × 7 and two layers of 4,096: 134,916,064 parameters for
     80 classes, 134,424,424 for 20.
 
     Args:
-        backbone_config: configuration of what makes the feature map, or a dict of it with its `model_type`: a
-            `ConvBackboneConfig` (by default VGG16), any model of `AutoBackbone`, or a vision tower of `AutoModel`,
-            whose patches' states are the map.
+        backbone_config: configuration of the model that makes the feature map, or a dict of it with its `model_type`.
+            Either a `ConvBackboneConfig` (by default VGG16), any model of `AutoBackbone`, or a vision tower of
+            `AutoModel`, whose patch states are the map.
         stride: pixels of the image along a side of one cell of the feature map. By default it is read off the
             backbone.
         pooling: how a region's features are read from the map: "roi_pool" takes the largest value of each bin,
             "roi_align" interpolates.
         pool_size: bins along each side of a region.
-        sampling_ratio: points along each side of a bin at which "roi_align" interpolates; 0 takes as many as the bin
-            has cells, which is slow on a CPU, its gradient above all.
+        sampling_ratio: points along each side of a bin at which "roi_align" interpolates; 0 takes one per cell of the
+            bin, which is slow on a CPU, mostly backward.
         head_sizes: widths of the layers between pooled features and the two streams.
         dropout: after each of these layers.
         detection_temperature: the detection stream's logits are divided by it before their softmax over regions. 1 in
@@ -86,11 +86,11 @@ class WsddnConfig(PretrainedConfig):
             class should have its features. 0 leaves it out, as in the paper.
         spatial_iou: intersection over union from which regions count as overlapping.
         frozen_stages: the first stages of a `ConvBackbone` that are not trained.
-        freeze_batch_norm: batch norms of a backbone use their stored statistics while training too: those of a few
-            pictures of different sizes are of no use.
+        freeze_batch_norm: batch norms of a backbone use their stored statistics in training too, because statistics of
+            a few images of different sizes are useless.
         nms_iou: of two boxes of one class that overlap by more, evaluation keeps the one with the higher score.
         max_detections: kept of each image in evaluation.
-        initializer_range: standard deviation of the two streams' new weights; None begins all linear layers as
+        initializer_range: standard deviation of the two streams' new weights; None initialises all linear layers as
             PyTorch does.
         kwargs: of `PretrainedConfig`: `id2label` and `label2id`, or `num_labels`.
 

@@ -45,14 +45,14 @@ def add_detections(
     timeout: float = 3600.0,
     overwrite: bool = False,
 ) -> Dataset:
-    """Finds objects in images, and adds them as a column: for an ontology, for labels, for scores of objects.
+    """Runs a detector on images and adds a column of objects: for an ontology, labels or scores.
 
-    An image is looked at once, however many captions it has. With `cache_dir` finished parts are kept: a call that was
-    interrupted goes on where it stopped, and several processes (`accelerate launch`, `torchrun`) share the work.
+    Each image is read once, however many captions it has. With `cache_dir` finished parts are kept: an interrupted
+    call continues with the missing ones, and several processes (`accelerate launch`, `torchrun`) share the work.
 
     Args:
         dataset: with `image`, and `image_id` where several rows share one.
-        detector: `ModelDetector("facebook/detr-resnet-50")`, `OnnxDetector("FastestDet.onnx")` or one of your own.
+        detector: `ModelDetector("facebook/detr-resnet-50")`, `OnnxDetector("FastestDet.onnx")` or your own.
         names: of the detector's classes in their order, or "coco" for its 80; by default the detector's own.
         min_confidence: detections below are left out.
         most: detections of an image at most, those of highest confidence.
@@ -71,8 +71,8 @@ def add_detections(
 
     Raises:
         TypeError: no data set, or no detector.
-        ValueError: a column is missing or exists, the detector's classes have no names or another number of them, it
-            gives no boxes, no image can be read, or `cache_dir` holds parts of another run.
+        ValueError: a column is missing or exists, the detector gives no boxes, or its classes have no names or another
+            number of them. Or no image can be read, or `cache_dir` holds parts of another run.
 
     Example:
         >>> data = add_detections(data, OnnxDetector("FastestDet.onnx"), names="coco")  # doctest: +SKIP
@@ -146,7 +146,7 @@ class _Run:
         names = self.detector.class_names(loaded) if self.names is None else self.names
         if names is None:
             raise ValueError(
-                f"{self.detector!r:.120} does not know the names of its classes, which objects are told by. Pass "
+                f"{self.detector!r:.120} does not know the names of its classes, by which objects are stored. Pass "
                 '`names=`, a list of them in their order, or "coco" for its 80.'
             )
 

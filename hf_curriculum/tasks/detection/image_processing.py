@@ -40,16 +40,17 @@ class View(NamedTuple):
 
 
 class WsddnImageProcessor(BaseImageProcessor):
-    """Resizes and normalises images together with their proposals; where none are given, it searches them.
+    """Resizes and normalises images together with their proposals, which it searches for if none are given.
 
-    It is saved with a detector, so that the detector reads any image. Pictures keep their shapes and are not padded.
+    It is saved with a detector, so that the detector reads any image. Images keep their aspect ratio and are not
+    padded.
 
     Args:
         class_names: of the detector, in the order of its outputs; a `DetectionCollator` needs them.
-        size: `{"longest_edge": pixels}` of a resized image, or `{"shortest_edge": pixels}` and how long its longest
-            edge may become, by default 1,333/800 of that; no side is made shorter than 32.
-        test_sizes: further lengths of that edge, the bound growing with them: the scores of an image are averaged over
-            all of them. By default an image is read once.
+        size: `{"longest_edge": pixels}` of a resized image, or `{"shortest_edge": pixels}` with a bound on the longest
+            edge, by default 1,333/800 of it; no side is made shorter than 32.
+        test_sizes: further lengths of that edge, with the bound in proportion: the scores of an image are averaged
+            over all of them. By default an image is read once.
         test_flip: average over mirrored images, too.
         image_mean: of red, green and blue in 0…1, subtracted; ImageNet's by default.
         image_std: of red, green and blue in 0…1, divided by.
@@ -59,9 +60,9 @@ class WsddnImageProcessor(BaseImageProcessor):
         min_size: shortest side of a proposal, in pixels of the image.
         nms_iou: of two boxes of one class that overlap by more, the one with the higher score stays.
 
-    Shapes: a call gives `proposals` float32 (N, P, 4), left, top, right, bottom in pixels of the N resized pictures,
-        zeros for padding; `proposal_counts` int64 (N,); `pixel_values`, a list of N float32 (3, H, W); with several
-        views `view_index` int64 (N,), the image of each; with objectness scores `objectness` float32 (N, P).
+    Shapes: a call gives `proposals` float32 (N, P, 4), left, top, right, bottom in pixels of the N resized images,
+        zeros for padding. Also `proposal_counts` int64 (N,) and `pixel_values`, a list of N float32 (3, H, W). With
+        several views `view_index` int64 (N,), the image of each; with objectness scores `objectness` float32 (N, P).
 
     Raises:
         ValueError: an option out of range; proposals that are not one list per image, or lie beyond their image.
@@ -136,7 +137,7 @@ class WsddnImageProcessor(BaseImageProcessor):
 
     @property
     def edge(self) -> int:
-        """Pixels of the edge that `size` names: the shortest one's, where it has both."""
+        """Pixels of the edge that `size` names: of the shortest one, if it has both."""
         return self.size["shortest_edge" if "shortest_edge" in self.size else "longest_edge"]
 
     @property
@@ -191,7 +192,7 @@ class WsddnImageProcessor(BaseImageProcessor):
         return_tensors: Any = "pt",
         **kwargs: Any,
     ) -> BatchFeature:
-        """What a detector reads of one image or a list of them; also by calling the processor.
+        """The detector's inputs for one image or a list of them; calling the processor does the same.
 
         Args:
             images: in any form `to_rgb` reads.
@@ -239,7 +240,7 @@ class WsddnImageProcessor(BaseImageProcessor):
             right, bottom.
 
         Raises:
-            ValueError: as many sizes as images are needed.
+            ValueError: not one size per image.
         """
         if target_sizes is not None and len(target_sizes) != len(outputs["scores"]):
             raise ValueError(

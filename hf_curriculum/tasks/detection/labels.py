@@ -59,12 +59,12 @@ class ImageLabels:
 
 
 class CaptionLabels(ImageLabels):
-    """The classes that an image's captions mention, word for word, as `ObjectMentions` finds them.
+    """Labels from an image's captions: the classes that they mention verbatim, as in `ObjectMentions`.
 
     Args:
-        categories: "coco" (ExactMatch: the 80 names, 15 of two words replaced by a single one), "coco_verbatim" (the
-            80 names as they are), "voc", "scenes", a list of names, or a mapping of names to the words and phrases
-            that mention them.
+        categories: "coco" (ExactMatch: the 80 names, 15 of two words replaced by one), "coco_verbatim" (the 80 names
+            unchanged), "voc" or "scenes". Or a list of names, or a mapping of names to the words and phrases that
+            mention them.
         plurals: words in the plural mention a class too; "dogs" does not mention "dog" otherwise. Of names within
             names the longest counts then: "hot dogs" are a hot dog, and no dog.
         synonyms: name → more words and phrases, or a file with lines `name<TAB>word,word`.
@@ -76,8 +76,8 @@ class CaptionLabels(ImageLabels):
         FileNotFoundError: there is no such file.
         ImportError: NLTK is not installed.
 
-    Source: Nebbia & Kovashka 2024 (WSOD), §4; ExactMatch of Ye et al. 2019 (Cap2Det): the labels of an image are those
-    of its captions together.
+    Source: Nebbia & Kovashka 2024 (WSOD), §4; ExactMatch of Ye et al. 2019 (Cap2Det): an image has the labels of all
+    its captions.
 
     Example:
         >>> sorted(CaptionLabels("coco").labels_of(["a dog at a table", "two dogs"]))
@@ -121,7 +121,7 @@ class CaptionLabels(ImageLabels):
 
 
 class BoxLabels(ImageLabels):
-    """The classes of an image's annotated objects: the labels that captions are compared with.
+    """Labels from an image's annotated objects, to compare labels from captions with.
 
     Args:
         categories: "coco", "voc", "scenes" or a list of names. Objects of other classes do not count.
@@ -151,7 +151,7 @@ class BoxLabels(ImageLabels):
 
 
 class GivenLabels(ImageLabels):
-    """Labels that the data has already, in a column of names or ids, one or several a row.
+    """Labels from a column of names or ids, one or several per row.
 
     Args:
         column: where they are.
@@ -238,13 +238,13 @@ def add_labels(
     drop_unlabelled: bool = True,
     overwrite: bool = False,
 ) -> Dataset | DatasetDict:
-    """Adds a column of labels: the classes of each image. Images without any are left out, and counted.
+    """Adds a column with the classes of each image; images without any are dropped and counted.
 
     Args:
         dataset: one row per image; one split or several.
         labels: `CaptionLabels("coco")`, `BoxLabels("coco")` or `GivenLabels("tags")`.
         column: the column to write.
-        drop_unlabelled: False keeps images without a label, with an empty list, or null where nothing is known.
+        drop_unlabelled: False keeps images without a label, with an empty list, or null if unknown.
         overwrite: replace a column that exists, in place of an error.
 
     Returns:
@@ -252,8 +252,8 @@ def add_labels(
 
     Raises:
         TypeError: not a data set, or labels of another kind.
-        ValueError: a column is missing or exists already; a caption in each row, and several rows of an image, for
-            `CaptionLabels`; a label outside of the classes; no image has a label.
+        ValueError: a column is missing or exists already; `CaptionLabels` with one caption per row and several rows of
+            an image; a label outside of the classes; no image has a label.
 
     Source: Nebbia & Kovashka 2024 (WSOD), §4: images that mention at least one class.
 
@@ -338,7 +338,7 @@ def _labelled_rows(dataset: Dataset, ids: list[list[int] | None], labels: ImageL
 
 
 def label_names(dataset: Dataset, column: str = LABELS) -> list[str]:
-    """The classes of a column of labels, in the order of their ids.
+    """Returns the classes of a column of labels, in the order of their ids.
 
     Raises:
         ValueError: there is no such column, or it holds something else.
@@ -359,7 +359,7 @@ def label_names(dataset: Dataset, column: str = LABELS) -> list[str]:
 
 
 def label_counts(dataset: Dataset, column: str = LABELS) -> dict[str, int]:
-    """Class → the number of images that have it, in the order of the ids.
+    """Counts the images of each class, in the order of the ids.
 
     Raises:
         ValueError: there is no such column, or it holds something else.
@@ -452,7 +452,7 @@ def _ratio(part: int, whole: int) -> float:
 def label_quality(
     dataset: Dataset, *, column: str = LABELS, objects: str = OBJECTS, field: str = "name"
 ) -> LabelQuality:
-    """Precision and recall of labels against annotated objects, per class and overall.
+    """Computes precision and recall of labels against annotated objects, per class and overall.
 
     Rows whose objects are null are not annotated and do not count. `add_labels(..., drop_unlabelled=False)` keeps the
     images without any label, whose objects are part of the recall.

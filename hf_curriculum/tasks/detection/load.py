@@ -28,28 +28,28 @@ _FOLDERS = ("JPEGImages", "Annotations")
 def load_objects(
     source: str | Path, *, images: str | Path | None = None, split: str | None = None, allow_outside: bool = False
 ) -> Dataset | DatasetDict:
-    """Images with the boxes of their objects, one row per image, for evaluating detectors or as labels.
+    """Loads images with boxes of their objects, one row per image, to evaluate detectors or as labels.
 
-    Boxes that go beside captions are loaded with `load_captioned(captions, objects=source)`.
+    `load_captioned(captions, objects=source)` loads boxes together with captions.
 
     Args:
         source: COCO's instances_*.json (.gz or not), or a folder of PASCAL VOC such as VOCdevkit/VOC2007, with
             `JPEGImages`, `Annotations` and `ImageSets/Main`.
-        images: the folder of images; by default beside the file, or VOC's `JPEGImages`.
+        images: the folder of images; by default next to the file, or VOC's `JPEGImages`.
         split: of VOC one list of `ImageSets/Main` alone: "trainval", say.
         allow_outside: read images outside of the source's folder and of `images`, see `load_captioned`.
 
     Returns:
         Columns `image`, `image_id` (COCO's id, VOC's name, as strings), `file_name`, `objects`: per row a list of
         `{"box": [left, top, right, bottom], "name": ...}` in pixels, of COCO with `area` and `iscrowd`, of VOC with
-        `difficult`. Of VOC, a `DatasetDict` of `train`, `validation` and `test`, as far as they are there. Images that
-        are missing are left out, and counted.
+        `difficult`. For VOC, a `DatasetDict` of those of `train`, `validation` and `test` that exist. Missing images
+        are left out, and counted.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or none of its images.
-        ValueError: the source is of another kind or damaged, without categories or with two of one name; boxes lie
-            beyond their images; images have another size than the file says; no such split, or only lists of VOC's
-            that are none of these three.
+        ValueError: the source is of another kind or damaged, or has no categories or two of one name. Or boxes lie
+            beyond their images, images have another size than in the file, or there is no such split, or none of VOC's
+            three.
 
     Source: Lin et al. 2014 (COCO); Everingham et al. 2010 (PASCAL VOC).
 

@@ -238,14 +238,14 @@ def detection_metrics(
     iou: float = 0.5,
     field: str = "name",
 ) -> DetectionScores:
-    """Compares predicted with true boxes.
+    """Computes metrics of predicted boxes: COCO's and VOC's average precision, or CorLoc.
 
     Args:
         predictions: per image rows of `[class, score, left, top, right, bottom]`, class counted from 0 in
             `class_names`: float (images, k, 6) with class −1 where there is no box, or one array (n, 6) per image.
-        truths: per image its objects as the column `objects` has them: `name` and `box`; and where they are known
-            `iscrowd`, `area` (of the object, not of its box) and `difficult`, without which COCO's sizes and crowds
-            and VOC's difficult objects are those of the boxes alone.
+        truths: per image its objects as in the column `objects`: `name` and `box`, and if known `iscrowd`, `area` (of
+            the object, not its box) and `difficult`. Without these COCO's sizes come from the boxes, and no object is
+            a crowd or difficult.
         class_names: of the model, in its order. Objects of other names are left out, and counted.
         metrics: of `DETECTION_METRICS`: `"coco"` gives `map` (the mean over IoU .50:.05:.95 and classes), `map_50`,
             `map_75`, `ap_small`, `ap_medium`, `ap_large` and `ar`; `"voc"` gives `voc_ap` and `voc_ap_11`;
@@ -262,7 +262,7 @@ def detection_metrics(
     Raises:
         ImportError: COCO's metrics are asked for and faster-coco-eval is not installed.
         ValueError: an unknown metric, no class or one twice, not one prediction per image, an image without
-            annotation, no object of the classes, an `iou` out of range, or boxes that cannot be (see the message).
+            annotation, no object of the classes, a bad `iou`, or impossible boxes.
 
     Source: Lin et al. 2014 (COCO); Everingham et al. 2010 (VOC); Deselaers et al. 2012 (CorLoc).
 
@@ -313,7 +313,7 @@ def detection_compute_metrics(
     iou: float = 0.5,
     field: str = "name",
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """A `compute_metrics` for a trainer whose model returns detections while it evaluates.
+    """Makes a `compute_metrics` for a trainer whose model returns detections in evaluation.
 
     Args:
         class_names: as in `detection_metrics`.
@@ -321,8 +321,8 @@ def detection_compute_metrics(
         metrics: as in `detection_metrics`.
         per_class: add the values of each class, as `ap_50_dog`.
         max_boxes: as in `detection_metrics`.
-        iou: likewise.
-        field: likewise.
+        iou: as in `detection_metrics`.
+        field: as in `detection_metrics`.
 
     Returns:
         A function from `EvalPrediction(predictions=float [images, k, 6])` to named values, `map_50` among them; of
@@ -330,7 +330,7 @@ def detection_compute_metrics(
 
     Raises:
         ImportError: COCO's metrics are asked for and faster-coco-eval is not installed.
-        ValueError: as `detection_metrics`, before training begins where `truths` or names are wrong.
+        ValueError: as `detection_metrics`; wrong `truths` or names before training begins.
 
     Example:
         >>> truths = [[{"name": "dog", "box": [0, 0, 10, 10]}]]
@@ -387,9 +387,9 @@ def random_detections(
     max_boxes: int = MAX_BOXES,
     seed: int = 0,
 ) -> np.ndarray:
-    """Detections whose classes are a model's and whose boxes are proposals drawn at random.
+    """Makes a baseline of detections: a model's classes with randomly drawn proposals as boxes.
 
-    What a detector is better by than this, it has learnt of where objects are.
+    A detector's advantage over it measures how well the detector localises objects.
 
     Args:
         proposals: per image its boxes, [left, top, right, bottom] in pixels, (n, 4) each.
@@ -403,7 +403,7 @@ def random_detections(
         float32 (images, max_boxes, 6): class, score, left, top, right, bottom; class −1 where there is no box.
 
     Raises:
-        ValueError: not as many proposals, scores and names; or nothing is to be drawn.
+        ValueError: the numbers of proposals, scores and ids differ; or nothing would be drawn.
 
     Example:
         >>> made = random_detections([[[0, 0, 4, 4]]], np.array([[0.2, 0.9]]), ["a"], max_boxes=3)

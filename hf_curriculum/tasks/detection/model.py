@@ -47,11 +47,11 @@ class WsddnOutput(ModelOutput):
 
 
 class WsddnForObjectDetection(PreTrainedModel):
-    """A detector that is trained with the labels of whole images, without boxes.
+    """WSDDN: a detector that trains on labels of whole images, without boxes.
 
     The features of each proposed region are pooled from the backbone's map and pass the layers of the head. One stream
-    is a softmax over classes for each region, the other a softmax over regions for each class; their product scores a
-    region for a class, its sum over regions the image.
+    is a softmax over classes for each region, the other a softmax over regions for each class. Their product scores a
+    region for a class; its sum over regions scores the image.
 
     Args:
         config: what to build; see `WsddnConfig`.
@@ -135,8 +135,8 @@ class WsddnForObjectDetection(PreTrainedModel):
         """Scores of proposals, and the loss where labels are given.
 
         Args:
-            pixel_values: a list of N pictures, float (3, H, W) each, of any sizes; or a tensor (N, 3, H, W). Pictures
-                of one size pass the backbone together; none is padded.
+            pixel_values: a list of N images, float (3, H, W) each, of any sizes; or a tensor (N, 3, H, W). Images of
+                one size pass the backbone together; none is padded.
             proposals: left, top, right, bottom in pixels of the pictures, float (N, P, 4).
             proposal_counts: of each picture, int64 (N,); the others are padding. By default there is none.
             labels: 1 for each class that the image shows, otherwise 0, float (images, C). An image without proposals

@@ -45,13 +45,13 @@ def add_proposals(
     timeout: float = 6 * 3600,
     first_only: bool = False,
 ) -> Dataset | DatasetDict | None:
-    """Adds the column `proposals`: boxes that may hold an object; and `objectness`, where a file has it.
+    """Adds a column of region proposals, boxes that may hold an object, and their objectness if known.
 
     Each image is searched once for all rows with its `image_id`. No image is written again: the columns are appended,
-    16 bytes a box, also to a shuffled or filtered data set, whose order is kept. What was found is kept in parts: a
-    call that was killed goes on where it stopped, and the same call again searches nothing. A file of proposals that
-    has changed since, by size or time, is read anew. Under `accelerate launch` or `torchrun` each process searches its
-    share, and all get the result. The boxes are the same whatever the number of processes.
+    16 bytes a box, also to a shuffled or filtered data set, whose order is kept. Results are kept in parts: a killed
+    call continues with the missing ones, and the same call again searches nothing. A file of proposals that has
+    changed since, by size or time, is read anew. Under `accelerate launch` or `torchrun` each process searches its
+    part, and all get the result. The boxes do not depend on the number of processes.
 
     Args:
         dataset: images with `image_id`, one row per image or per caption; one split or several.
@@ -62,10 +62,10 @@ def add_proposals(
         part_images: images of a part, which is what a killed call loses.
         folder: where the parts are kept, on a disk that every launched process sees; by default in the cache of
             `datasets`.
-        drop_empty: leave out rows without any proposal, and those whose image cannot be read, which a detector cannot
-            learn from. Otherwise they have an empty list, or null. Both are counted in a warning.
-        load_from_cache_file: False searches again, whatever is cached; parts in a `folder` that is named, and those of
-            other launched processes, are read all the same.
+        drop_empty: drop rows without any proposal, and those whose image cannot be read, because a detector cannot
+            learn from them. Otherwise they have an empty list, or null. Both are counted in a warning.
+        load_from_cache_file: False searches again, whatever is cached; parts in a named `folder`, and of other
+            launched processes, are still read.
         overwrite: replace columns that exist, in place of an error.
         timeout: seconds to wait for other launched processes without a new part.
         first_only: only the first launched process waits for the others and returns the data set.
@@ -76,12 +76,12 @@ def add_proposals(
     Shapes:
         `proposals`: per row a list of boxes, float32 [left, top, right, bottom] in pixels of the stored image, sorted,
             or in the order of their file;
-        `objectness`: per row a list of as many float32.
+        `objectness`: per row a list of float32, one per box.
 
     Raises:
         TypeError: not a data set, or a source of another kind.
-        ValueError: a column is missing or exists already; boxes of a file that end before they begin or lie beyond
-            their image; a file without any of these images; with `drop_empty`, no image has a proposal.
+        ValueError: a column is missing or exists already, or a file has none of these images. Or boxes of a file end
+            before they begin or lie beyond their image; with `drop_empty`, no image has a proposal.
         ImportError: OpenCV with its contributed modules is missing.
         FileNotFoundError: there is no such file.
         TimeoutError: another process has stopped.
@@ -247,9 +247,10 @@ def _without_empty(dataset: Dataset | DatasetDict) -> Dataset | DatasetDict:
 def write_proposals(
     dataset: Dataset, folder: str | Path, *, column: str = PROPOSALS, image_column: str = IMAGE
 ) -> Path:
-    """Writes boxes in the layout of Cap2Det: `{id % 10}/{id}.npy`, shares of the sides, top, left, bottom, right.
+    """Writes proposals to files in the layout of Cap2Det.
 
-    `open_regions(folder)` and `add_proposals(data, folder)` read it again. Rows of one image write its file once.
+    An image's boxes go to `{id % 10}/{id}.npy`, as shares of the sides: top, left, bottom, right.
+    `open_regions(folder)` and `add_proposals(data, folder)` read them again. Rows of one image write its file once.
     Zeros that an id begins with, as VOC's do, stay.
 
     Args:

@@ -48,11 +48,11 @@ _Clip = Annotated[
 ]
 _AtLeast = Annotated[
     float | None,
-    typer.Option(help="Keep images whose cosine with their prompt is so much; what is dropped is listed."),
+    typer.Option(help="Keep images whose cosine with their prompt is this or more, and list the others."),
 ]
 _Tries = Annotated[int, typer.Option(help="Draw an image again while its cosine is below --at-least.", min=1)]
 _Parts = Annotated[
-    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default beside the output.")
+    Path | None, typer.Option(help="Folder for finished parts, seen by all machines; by default next to the output.")
 ]
 
 
@@ -84,8 +84,8 @@ def generate_command(
 ) -> None:
     """Draw images between a prompt and each hard image, at several levels of guidance.
 
-    What it costs is printed first. An interrupted run goes on with what is missing when the same command is given
-    again. On several GPUs: `accelerate launch -m hf_curriculum.cli generate ...`, where each process draws its share.
+    The cost is printed first. The same command continues an interrupted run. On several GPUs:
+    `accelerate launch -m hf_curriculum.cli generate ...`, where each process draws its part.
     """
     from hf_curriculum.parts import launched
     from hf_curriculum.scorers.alignment.clip import CLIPSimilarity
@@ -110,7 +110,7 @@ def generate_command(
         spectrum = generate_spectrum(data, pipeline, prompts=prompt, folder=folder, **wanted, **options)
         kept = spectrum if scorer is None else filter_spectrum(spectrum, scorer, at_least=at_least)
     except KeyboardInterrupt:
-        note(f"\nInterrupted. What is drawn in {folder} is kept; the same command goes on:\n  {typed_again()}")
+        note(f"\nInterrupted. What is drawn in {folder} is kept; the same command continues:\n  {typed_again()}")
         raise
     rank, world_size = launched()
     if rank:
@@ -130,9 +130,7 @@ def _validate_output(output: Path, source: Path, overwrite: bool) -> None:
             "is generated from them. Name a folder of its own."
         )
     if (output / "dataset_dict.json").exists():
-        raise ValueError(
-            f"{output} holds a data set with splits, which generated images beside them would hide. Name another."
-        )
+        raise ValueError(f"{output} holds a data set with splits, which generated images would hide. Name another.")
     if there and not overwrite:
         raise ValueError(f"{output} is there already. Pass --overwrite, or name another.")
 

@@ -196,19 +196,19 @@ class _ByLevel(Curriculum):
 
 @dataclass(frozen=True)
 class GuidanceSchedule(_ByLevel):
-    """Shows images made by diffusion from the least guided level to the real ones, always together with all real ones.
+    """Trains on generated images from the least guided level to the most, together with all real images.
 
     The score column holds each row's guidance level λ, `real` for a real image. In epoch e of the first
-    `curriculum_epochs` the pool is the synthetic images of level G(e), and all real images, hard or not; in the epochs
-    after them it is the real images alone. Where a level is `real` itself, no image is in the pool twice.
+    `curriculum_epochs` the pool is the synthetic images of level G(e) and all real images, hard or not. Later epochs
+    show the real images alone. Where a level is `real` itself, no image is in the pool twice.
 
-    `strategy` shows the levels in other ways: all of them in every epoch (`"mixed"`; with `curriculum_epochs=epochs`
-    to the end, otherwise real images follow), fewer and fewer of them (`"shrinking"`, the least guided leave first),
-    one after the other and back again, epoch by epoch (`"recursive"`), or one at random (`"random"`).
+    `strategy` shows the levels in other ways. `"mixed"`: all in every epoch (with `curriculum_epochs=epochs` to the
+    end, otherwise real images follow). `"shrinking"`: fewer and fewer, the least guided leave first. `"recursive"`:
+    one after the other and back again, epoch by epoch. `"random"`: one at random.
 
-    By default every epoch shows its whole pool. With `rest_share` and `hard_share` it shows part of the images that
-    are not hard, other ones in each epoch, and as many images of hard sources as make up their share: the hard real
-    ones, and then generated ones of the epoch's levels (where that is the level of real images, the hard ones again).
+    By default every epoch shows its whole pool. With `rest_share` it shows part of the images that are not hard, other
+    ones in each epoch. With `hard_share` images of hard sources make up their share: the hard real ones, then
+    generated ones of the epoch's levels. At the level of real images, the hard ones repeat.
 
     Args:
         epochs: E, passes over the pool in all.
@@ -226,12 +226,12 @@ class GuidanceSchedule(_ByLevel):
         partial_batches: see `Curriculum`.
 
     Raises:
-        ValueError: the epochs do not fit each other, a level has no examples, a share is out of range or smaller than
-            that of the hard real images alone.
+        ValueError: the epochs contradict each other, a level has no examples, a share is out of range or smaller than
+            the hard real images' alone.
 
     Source: Liang et al. 2024 (DisCL), algorithm 2. Four levels, 60 of 65 epochs: 15 each, then 5 on real images. Their
-        released code runs 14, 15, 15 and 21 epochs instead: `schedule=` can say so. The other strategies, and the
-        shares .3 and .136 of its ImageNet-LT epochs, are of that code too: 34,260 + 5,392 of 115,846 images.
+        released code runs 14, 15, 15 and 21 epochs instead, which `schedule=` can set. The other strategies and its
+        ImageNet-LT shares .3 and .136 are from that code too: 34,260 + 5,392 of 115,846 images.
 
     Example:
         >>> GuidanceSchedule(epochs=65, curriculum_epochs=60).to_dict()
@@ -290,7 +290,7 @@ class GuidanceSchedule(_ByLevel):
 
     @property
     def reads(self) -> Mapping[str, Kind]:
-        """Which images are hard, where the shares ask for it."""
+        """Which images are hard, if a share is given."""
         return {} if self._hard_column is None else {self._hard_column: "numbers"}
 
     @property
@@ -385,13 +385,13 @@ class GuidanceSchedule(_ByLevel):
 
 @dataclass(frozen=True)
 class AdaptiveGuidance(_ByLevel):
-    """Trains on some real images, then on the level of guidance whose metric they improved most, epoch by epoch.
+    """Each epoch, trains on the guidance level whose validation metric improved most.
 
-    The score column holds each row's guidance level λ, `real` for a real image. Each of the first
-    `curriculum_epochs` has two rounds: one over `probe_examples` random real images, before and after which the model
-    is evaluated on every level; and one over the synthetic images of the level whose metric rose most, with the real
-    images that are not hard. The first of equal levels is taken, and a level is taken too where all fell. The
-    remaining epochs are over all real images. Both rounds train the model for good.
+    The score column holds each row's guidance level λ, `real` for a real image. Each of the first `curriculum_epochs`
+    has two rounds. The first trains on `probe_examples` random real images, and evaluates every level before and
+    after. The second trains on the synthetic images of the level whose metric rose most, with the real images that are
+    not hard. The first of equal levels is taken, even if all fell. The remaining epochs are over all real images. Both
+    rounds train the model for good.
 
     Args:
         epochs: E.
@@ -403,21 +403,21 @@ class AdaptiveGuidance(_ByLevel):
             `eval_level_0.1_probability` if `compute_metrics` returns `probability`.
         greater_is_better: whether it should rise; None: a loss should fall, anything else rise.
         real: the level that stands for a real image.
-        aggregate: how a level's progress is measured: the difference of its `"mean"`s; or the `"trimmed"` mean of the
-            differences of each image, without those more than 1.5 interquartile ranges outside of the quartiles. For
-            that `compute_metrics` returns an array too, called as the metric with `_each` behind it
-            (`long_tail_metrics(counts, per_image=True)`); the last one is kept beside a checkpoint's log.
+        aggregate: how to measure a level's progress: the difference of its `"mean"`s; or the `"trimmed"` mean of each
+            image's difference, without outliers beyond 1.5 interquartile ranges from the quartiles. For that
+            `compute_metrics` also returns an array, named as the metric with `_each` appended
+            (`long_tail_metrics(counts, per_image=True)`); a checkpoint keeps the last one.
         easy: not used.
         unscored: rows without a level are left out unless it is `"error"`.
         partial_batches: only `"stream"` is possible.
 
     Raises:
-        ValueError: the epochs do not fit each other, a level has no examples, `metric` is no format of a level, a
-            metric is missing, or (with `"trimmed"`) it is of other images than before.
+        ValueError: the epochs contradict each other, a level has no examples, `metric` is no format of a level, a
+            metric is missing, or (with `"trimmed"`) its images changed.
 
     Source: Liang et al. 2024 (DisCL), algorithm 3. Its "D_nl" is read as the images that are not hard; unlike in
         algorithm 2 the hard real images are not shown with a level. Rounds are rounded up to optimizer steps. The
-        trimmed mean is that of their released code.
+        trimmed mean follows their released code.
 
     Example:
         >>> AdaptiveGuidance(epochs=20, curriculum_epochs=15, probe_examples=5000).to_dict()
@@ -530,7 +530,7 @@ class AdaptiveGuidance(_ByLevel):
         return metric_array(arrays, f"{self.metric.format(level=level)}_each", "AdaptiveGuidance(aggregate='trimmed')")
 
     def pending_decisions(self, ranking: Ranking, budget: Budget) -> tuple[str, ...]:
-        """What each epoch may be."""
+        """The possible levels of each epoch."""
         levels = self._find_levels(ranking, self.levels)
         sizes = ", ".join(f"{level:g}: {_size(self._pool(levels, level)):,}" for level in levels.synthetic)
         return (

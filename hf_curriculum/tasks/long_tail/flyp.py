@@ -31,10 +31,10 @@ def flyp_loss(
 
 
 class PromptCollator(LabelCollator):
-    """Batches of images, their classes, and one prompt of each image's class, for `CLIPClassifier`.
+    """Makes batches of images, their classes, and one prompt of each image's class, for `CLIPClassifier`.
 
-    Which of a class's prompts an image gets is drawn anew each time it is shown, keyed by the draw as `augment` is. In
-    evaluation there are none: the classifier's head has all of them.
+    Each time an image is shown it gets a random prompt of its class, seeded by the draw as `augment` is. In evaluation
+    there are none: the classifier's head has all of them.
 
     Args:
         image_processor: of the CLIP.
@@ -53,6 +53,16 @@ class PromptCollator(LabelCollator):
         ValueError: a template without `{label}`, or a class without a prompt; otherwise as `LabelCollator`.
 
     Source: Goyal et al. 2023, *Finetune like you pretrain* (FLYP), algorithm 1.
+
+    Example:
+        >>> from transformers import AutoTokenizer
+        >>> from hf_curriculum.data.processors import make_image_processor
+        >>> from hf_curriculum.scorers.alignment.clip import SHIPPED
+        >>> tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+        >>> collator = PromptCollator(make_image_processor(64), tokenizer, ["ball", "tree"])
+        >>> batch = collator([{"image": Image.new("RGB", (80, 60)), "label": 1}])
+        >>> tokenizer.decode(batch["input_ids"][0], skip_special_tokens=True)
+        'a photo of tree'
     """
 
     def __init__(
@@ -110,15 +120,15 @@ class PromptCollator(LabelCollator):
 
 
 class CLIPClassifier(nn.Module):
-    """A CLIP as a classifier of named classes: trained by contrastive pairs, used by its zero-shot head.
+    """A CLIP as a classifier: trained on contrastive pairs of images and prompts, used by its zero-shot head.
 
-    Given prompts (`PromptCollator`) the loss is that of images and prompts, and there are no logits over classes. Else
-    the logits are the scaled cosines of the image and of each class's prompts, averaged as unit vectors: the zero-shot
-    head of the same prompts, made anew from the text tower after training and loading.
+    Given prompts (`PromptCollator`) the loss is contrastive, and there are no logits over classes. Otherwise the
+    logits are the scaled cosines of the image and of each class's prompts, averaged as unit vectors. This zero-shot
+    head is made anew from the text tower after training and loading.
 
     Args:
         clip: a `CLIPModel`, or another model of `transformers` with two towers and a `logit_scale`. Its weights become
-            float32: half-precision ones, as many are published, do not survive AdamW (`bf16=True` computes in half).
+            float32: half-precision ones, common on the Hub, do not survive AdamW (`bf16=True` computes in half).
         tokenizer: of its text tower.
         classes: the names of the classes in the order of their numbers.
         prompts: a template, several, or a mapping class → its prompts.
@@ -130,8 +140,8 @@ class CLIPClassifier(nn.Module):
     Raises:
         ValueError: a template without `{label}`, or a class without a prompt.
 
-    Source: Goyal et al. 2023, *Finetune like you pretrain* (FLYP); with it DisCL's iWildCam runs are trained: AdamW,
-        learning rate 1e-5, 500 warm-up steps and one cosine schedule over all phases.
+    Source: Goyal et al. 2023, *Finetune like you pretrain* (FLYP). DisCL's iWildCam runs use it: AdamW, learning rate
+        1e-5, 500 warm-up steps and one cosine schedule over all phases.
 
     Example:
         >>> from transformers import AutoModel, AutoTokenizer
@@ -168,16 +178,16 @@ class CLIPClassifier(nn.Module):
 
     @property
     def scale(self) -> torch.Tensor:
-        """What cosines are multiplied by."""
+        """The factor of the cosines."""
         return self.clip.logit_scale.exp()
 
     def train(self, mode: bool = True) -> CLIPClassifier:
-        """As `Module.train`; the head that was made for evaluation is forgotten."""
+        """As `Module.train`; drops the head made for evaluation."""
         self._head = None
         return super().train(mode)
 
     def load_state_dict(self, *args: Any, **options: Any) -> Any:
-        """As `Module.load_state_dict`; the head of the weights before is forgotten."""
+        """As `Module.load_state_dict`; drops the head of the old weights."""
         self._head = None
         return super().load_state_dict(*args, **options)
 

@@ -27,9 +27,9 @@ def mark_hard(
     column: str = HARD,
     overwrite: bool = False,
 ) -> Dataset:
-    """Adds the column `hard`: images whose class's probability is below a threshold, or whose class has few images.
+    """Marks images as hard whose class probability is below a threshold, or whose class has few images.
 
-    With both, an image is hard if either says so. How many of each class are is logged (`hard_counts` returns it).
+    With both rules, an image is hard if either applies. The log has the number per class (`hard_counts` returns it).
 
     Args:
         dataset: real images with their classes.

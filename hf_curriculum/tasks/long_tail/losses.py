@@ -66,10 +66,10 @@ class ClassificationLoss:
 
 
 class CrossEntropy(ClassificationLoss):
-    """Plain cross-entropy.
+    """Plain cross-entropy, with optional label smoothing.
 
     Args:
-        label_smoothing: the share of the target that all classes divide among them, in [0, 1).
+        label_smoothing: the share of the target spread evenly over all classes, in [0, 1).
 
     Raises:
         ValueError: `label_smoothing` is out of range.
@@ -90,11 +90,11 @@ class CrossEntropy(ClassificationLoss):
 
 
 class LogitAdjustment(ClassificationLoss):
-    """Cross-entropy of logits to which τ · log of the class's share is added: z + τ log π.
+    """Cross-entropy of adjusted logits z + τ log π, with π the class's share of the images.
 
-    The model then learns what is left when the classes' sizes are taken away, and is used as it is. To adjust a model
-    trained by plain cross-entropy instead, pass `adjust` as `Trainer(preprocess_logits_for_metrics=)`, or give
-    `long_tail_metrics` the same: z − τ log π.
+    The model then learns logits free of the classes' sizes, and is used as it is. To adjust a model trained by plain
+    cross-entropy instead, pass `adjust` as `Trainer(preprocess_logits_for_metrics=)`, or give `long_tail_metrics` the
+    same: z − τ log π.
 
     Args:
         counts: real images of each class.
@@ -134,7 +134,7 @@ class LogitAdjustment(ClassificationLoss):
 
 
 class BalancedSoftmax(LogitAdjustment):
-    """Cross-entropy of z + log n, n the class's number of images: `LogitAdjustment` with τ = 1.
+    """Cross-entropy of logits plus log n, n the class's number of images: `LogitAdjustment` with τ = 1.
 
     Args:
         counts: real images of each class.
@@ -154,7 +154,7 @@ class BalancedSoftmax(LogitAdjustment):
 
 
 class ClassBalanced(ClassificationLoss):
-    """Cross-entropy weighted by the inverse of a class's effective number of images, the weights' sum being C.
+    """Cross-entropy weighted by the inverse effective number of images of a class; the C weights sum to C.
 
     Args:
         counts: real images of each class.
@@ -184,7 +184,7 @@ class ClassBalanced(ClassificationLoss):
 
 
 class Focal(ClassificationLoss):
-    """Cross-entropy times (1 − p)^γ, p the probability of the true class: easy images count less.
+    """Cross-entropy times (1 − p)^γ, p the probability of the true class, so that easy images count less.
 
     Args:
         gamma: γ; 0 is plain cross-entropy.
@@ -213,20 +213,20 @@ class Focal(ClassificationLoss):
 
 
 class LDAM(ClassificationLoss, TrainerCallback):
-    """Cross-entropy of scaled logits with a margin that is larger for smaller classes, and deferred re-weighting.
+    """Cross-entropy with a margin that is larger for smaller classes, and deferred re-weighting.
 
     The true class's logit is lowered by a margin in proportion to n^(−1/4), then all are multiplied by `scale`. From
     `reweight_from` on the classes have the weights of `ClassBalanced`, and the loss is the weighted mean Σwl / Σw of a
-    batch. The weights are a function of the optimizer step alone, so that a resumed run has those of one that was
-    never ended.
+    batch. The weights are a function of the optimizer step alone, so a resumed run has the same as an uninterrupted
+    one.
 
-    With `reweight_from` it must hear of steps: `Trainer(compute_loss_func=loss, callbacks=[loss])`.
+    With `reweight_from` it must also be a callback: `Trainer(compute_loss_func=loss, callbacks=[loss])`.
 
     Args:
         counts: real images of each class.
         margin: the largest margin, of the smallest class.
-        scale: what logits are multiplied by.
-        reweight_from: below 1 a share of the run's steps (0.8: the last fifth), from 1 on an optimizer step; None:
+        scale: the factor of the logits.
+        reweight_from: below 1 a fraction of the run's steps (0.8: the last fifth), from 1 on an optimizer step; None:
             never.
         beta: β of the weights.
 
@@ -235,8 +235,8 @@ class LDAM(ClassificationLoss, TrainerCallback):
         RuntimeError: `reweight_from` was given, and the loss is no callback of the trainer.
 
     Source: Cao et al. 2019, *Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss*, equation 13 and
-        algorithm 1 (re-weighted from epoch 160 of 200). Their last layer has unit weights and features; that is the
-        model's business.
+        algorithm 1 (re-weighted from epoch 160 of 200). Their last layer has unit weights and features; here this is
+        up to the model.
 
     Example:
         >>> loss = LDAM([100, 10, 1], reweight_from=0.8)

@@ -133,7 +133,7 @@ def class_report(
     class_names: Sequence[str] | None = None,
     edges: tuple[int, int] = (20, 100),
 ) -> ClassReport:
-    """How predictions compare with labels, class by class.
+    """Compares predictions with labels, class by class.
 
     Args:
         predictions: scores (n, C), of which the largest is taken, or class numbers (n,).
@@ -208,11 +208,11 @@ def long_tail_metrics(
     per_image: bool = False,
     adjust: float | None = None,
 ) -> LongTailMetrics:
-    """`compute_metrics` for a classifier on a long tail.
+    """Makes a `compute_metrics` for a classifier on a long tail.
 
     Metrics: `accuracy`, `accuracy_many`, `accuracy_medium`, `accuracy_few` (each the mean of its classes' accuracies;
-    left out where a set has no image of them), `macro_f1` over the classes that occur among the labels, and
-    `probability`, the mean probability of the true class, on which `AdaptiveGuidance` decides.
+    left out if a set has no image of them). `macro_f1` is over the classes that occur among the labels. `probability`,
+    the mean probability of the true class, is for `AdaptiveGuidance`.
 
     Args:
         class_counts: real training images of each class.
@@ -223,8 +223,8 @@ def long_tail_metrics(
         adjust: τ: metrics of z − τ log π, for a model that was trained by plain cross-entropy.
 
     Raises:
-        ValueError: the edges do not rise, a count is not positive where `adjust` is given; (when called) logits and
-            labels do not fit, or are NaN.
+        ValueError: the edges do not rise, a count is not positive with `adjust`; (when called) logits and labels do
+            not fit, or are NaN.
 
     Source: Liu et al. 2019 (groups); Koh et al. 2021, *WILDS* (macro F1); Liang et al. 2024 (DisCL), algorithm 3 (the
         probability); Menon et al. 2021, equation 9 (`adjust`).

@@ -365,7 +365,7 @@ def test_errors(trained, monkeypatch, tmp_path):
         PosTagger.from_pretrained("no/such-tagger")
     words, tags = [["a", "dog"]], [["DT", "NN"]]
     for sentences, given in ((words, tags * 2), (words * 2500, tags * 1100)):
-        with pytest.raises(ValueError, match="`tags` are not as many as the sentences"):
+        with pytest.raises(ValueError, match="The numbers of `tags` and sentences differ"):
             PosTagger.train(sentences, given)
     with pytest.raises(ValueError, match="The annotator gave tags for 0 of 1 sentences"):
         PosTagger.train(["a dog"], annotator=lambda texts: [])

@@ -418,7 +418,7 @@ def test_a_set_without_keys(tmp_path):
             return {name: part for name, part in super().collate(prepared).items() if "keys" not in name}
 
     collator = Bare(tokenizer(), region_collator(STORE).image_inputs)
-    with pytest.raises(ValueError, match="by which a caption is told from those of other images"):
+    with pytest.raises(ValueError, match="which identify a caption's own image"):
         aligner_trainer(tmp_path, data_collator=collator).evaluate()
 
 

@@ -172,9 +172,9 @@ def test_errors():
         VectorSimilarities(np.ones((3, 2)), np.ones((3, 4)))
     with pytest.raises(ValueError, match=r"Vectors of the shapes \(0, 2\) and"):
         VectorSimilarities(np.ones((0, 2)), np.ones((3, 2)))
-    with pytest.raises(ValueError, match="The vectors of 1 of 3 images are not finite, the first that of row 2"):
+    with pytest.raises(ValueError, match="The vectors of 1 of 3 images are not finite, the first in row 2"):
         VectorSimilarities(np.ones((2, 1)), [[1], [2], [np.nan]])
-    with pytest.raises(ValueError, match="Scores of 1 texts, the first that of row 1, are not finite"):
+    with pytest.raises(ValueError, match="Scores of 1 texts, the first in row 1, are not finite"):
         retrieval_metrics(np.array([[0, 1], [np.nan, 1]]))
     with pytest.raises(ValueError, match=r"`image_of_text` has the shape \(3,\) and the type int64 for 2 texts"):
         ScoreMatrix(np.ones((2, 2))).ranks([0, 1, 1])

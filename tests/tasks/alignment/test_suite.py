@@ -313,5 +313,5 @@ def test_errors_of_comparisons_and_classes():
         compare_retrieval({"a": one, "b": RetrievalRanks(one.image, one.text, one.image_of_text[::-1])})
     with pytest.raises(ValueError, match="Classes of 1 texts for 2, `min_images=10`"):
         rank_within_classes(ScoreMatrix(np.ones((2, 2))), [0, 1], [[]])
-    with pytest.raises(ValueError, match="2 of 3 captions are blank, the first that of row 1"):
+    with pytest.raises(ValueError, match="2 of 3 captions are blank, the first in row 1"):
         clip_similarities(["a", "", " "], [])

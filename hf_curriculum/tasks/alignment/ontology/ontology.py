@@ -22,20 +22,20 @@ _WIDTH = 119
 
 @dataclass(frozen=True)
 class Ontology:
-    """Classes of objects with the nouns that mean them, below one root: TOnICS's ontology. `induce` makes one.
+    """TOnICS's ontology: classes of objects, and the nouns that mean them, below one root. `induce` makes one.
 
     Args:
         nouns: every noun that was given a class or that a correction names, by noun.
         sizes: class → |X(class)|: triplets whose image shows the class and whose noun means it.
         dropped: classes with fewer than the minimum → their triplets; their nouns are out.
         parents: node → the node above it, where there are levels between the classes and the root.
-        counts: of what it was induced from: `pairs`, `images`, `pairs_with_objects`, `images_with_objects`,
+        counts: of the data it was induced from: `pairs`, `images`, `pairs_with_objects`, `images_with_objects`,
             `pairs_without_noun`, `triplets`.
-        settings: what it was induced by: `min_pairs`, `min_instances`, `min_confidence`, `tagger`, `lemmas`.
-        corrections: noun → class or None, of those that changed something.
-        objects: where the classes of images are, as `induce` was told; a path or a column's name is kept in files.
-        tagger: what finds nouns; None: one of the user's own, which a file does not hold.
-        lemmas: what brings them into one form, likewise.
+        settings: the arguments of `induce`: `min_pairs`, `min_instances`, `min_confidence`, `tagger`, `lemmas`.
+        corrections: noun → class or None, for corrections that changed something.
+        objects: where the classes of images are, as given to `induce`; files keep a path or a column's name.
+        tagger: finds nouns; None: one of the user's own, which a file does not hold.
+        lemmas: maps nouns to one form; None and files as for `tagger`.
 
     Raises:
         ValueError: (of `load`) the file is no ontology, or of a later version.
@@ -80,17 +80,17 @@ class Ontology:
         min_confidence: float = 0.0,
         num_proc: int | None = None,
     ) -> Ontology:
-        """Maps each noun of the captions to the class of objects that it has the highest PMI with.
+        """Maps each noun of the captions to the object class with which it has the highest PMI.
 
-        PMI(n, o) = log p(n, o) / (p(n) p(o)), over the pairs whose image shows any object: a pair counts for a noun
-        that its caption has and a class that its image shows, however often. Equal PMI goes to the class with more
-        pairs, then to the first by name. It depends neither on the order of the rows nor on the number of processes.
+        PMI(n, o) = log p(n, o) / (p(n) p(o)), over the pairs whose image shows any object. A pair counts once for a
+        noun of its caption and a class that its image shows. Equal PMI goes to the class with more pairs, then to the
+        first by name. The result depends neither on the order of the rows nor on the number of processes.
 
         Args:
             pairs: one row per image-caption pair, with `image_id` and `caption`.
             objects: the classes that images show: a column of the pairs (lists of objects with `name`), a
-                `RegionStore`, a file of regions, a mapping of image id → `Regions` or names, or a list of these as one
-                source.
+                `RegionStore` or a file of regions. Or a mapping of image id → `Regions` or names, or a list of these
+                as one source.
             min_pairs: a noun is mapped only to a class that it has this many pairs with.
             min_instances: classes with fewer triplets are left out, and counted.
             corrections: noun → class, or None to leave the noun out; a mapping, or a YAML or JSON file of one.
@@ -98,18 +98,18 @@ class Ontology:
             lemmas: "spelling", "wordnet" or a function of one word.
             parents: node → the node above it, for levels between the classes and the root. A node above others has the
                 examples of all of them.
-            min_confidence: regions, and objects of a column, below do not count, where they have a `confidence`.
+            min_confidence: regions and objects with a lower `confidence` do not count.
             num_proc: processes that tag captions.
 
         Returns:
             The ontology.
 
         Raises:
-            ValueError: an argument is out of range; no image has an object, no caption a noun, no noun is mapped; no
-                class has `min_instances`; corrections name classes that no image shows; `parents` form a circle.
+            ValueError: an argument is out of range; no image has an object, no caption a noun, no noun is mapped. Or
+                no class has `min_instances`, corrections name classes that no image shows, or `parents` form a circle.
 
         Source: Srinivasan, Ren & Thomason 2023 (TOnICS), Appendix A: 827 nouns to 653 classes, of which 244 with 5,000
-        instances have 406 nouns; the minimum of joint pairs is ours.
+        instances have 406 nouns. The minimum of joint pairs is ours.
 
         Example:
             >>> ontology = Ontology.induce(pairs, store, corrections={"man": "person"})  # doctest: +SKIP
@@ -197,22 +197,22 @@ class Ontology:
 
         The rows are views of the pairs: only the new columns are written. `noun` is the lemma; `noun_start` and
         `noun_end` are the characters of the caption where it stands first. `node` is the noun's class where the image
-        shows it, and null where it does not: such a row is in random batches only. In an ontology of several levels
+        shows it, and null where it does not: such a row comes in random batches only. In an ontology of several levels
         `node` is a list: the class and the nodes above it. Pairs whose image shows no object, and captions without a
         selected noun, have no row; both are counted.
 
         Args:
             pairs: one row per image-caption pair, with `image_id` and `caption`.
-            objects: the classes that images show, as `induce` takes it; by default what it was given. False: images
-                are not looked at (to evaluate on pairs without detections), and `node` is the noun's class.
+            objects: the classes that images show, as in `induce`; by default the same. False: images are ignored (to
+                evaluate on pairs without detections), and `node` is the noun's class.
             num_proc: processes that tag captions.
 
         Returns:
             The triplets, in the order of the pairs, the nouns of a caption as they stand in it.
 
         Raises:
-            ValueError: it is not known where objects are; no caption has a selected noun, or no image shows one of the
-                classes, which are those of another data set.
+            ValueError: it is not known where objects are; no caption has a selected noun; or no image shows one of the
+                classes, as with an ontology of other data.
 
         Source: Srinivasan, Ren & Thomason 2023 (TOnICS), §4.1 and Appendix A: 5.8M triplets of 2.84M pairs.
         """
@@ -240,7 +240,7 @@ class Ontology:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Ontology:
-        """What `to_dict` wrote, without a tagger or lemmas of the user's own: see `load`.
+        """Reads a mapping of `to_dict`, without a tagger or lemmas of the user's own: see `load`.
 
         Raises:
             ValueError: no such mapping, a damaged one, or one of a later version.
@@ -276,8 +276,8 @@ class Ontology:
 
         Args:
             path: the file.
-            tagger: what finds nouns, where it was one of the user's own, which the file does not hold.
-            lemmas: what brings them into one form, likewise.
+            tagger: finds nouns; needed if it was the user's own, which the file does not hold.
+            lemmas: maps nouns to one form; None and files as for `tagger`.
 
         Raises:
             FileNotFoundError: no such file.
@@ -292,7 +292,7 @@ class Ontology:
     def mentions(
         self, captions: Dataset, *, only: Collection[str] | None = None, num_proc: int | None = None
     ) -> Mentions:
-        """The selected nouns of each caption, and where they stand: see `find_nouns`.
+        """The selected nouns of each caption, and their positions: see `find_nouns`.
 
         Args:
             captions: with a column `caption`.
@@ -300,7 +300,8 @@ class Ontology:
             num_proc: processes that tag captions.
 
         Raises:
-            ValueError: the tagger or the lemmas were the user's own, and the file that it was read from lacks them.
+            ValueError: the tagger or the lemmas were the user's own, and the ontology was read from a file, which
+                lacks them.
         """
         if self.tagger is None or self.lemmas is None:
             name = "tagger" if self.tagger is None else "lemmas"

@@ -30,9 +30,10 @@ SOURCE = "source"
 
 
 def join_sources(sources: Mapping[str, Dataset]) -> Dataset:
-    """Pairs of several sources as one data set: image 9 of `coco` is "coco/9", as in `pack_regions({"coco": ...})`.
+    """Joins pairs of several sources into one data set, with ids such as "coco/9".
 
-    A column that one source lacks is null in its rows. Nothing but the ids is written, and the column `source`.
+    The ids match those of `pack_regions({"coco": ...})`. A column that one source lacks is null in its rows. Only the
+    ids and the column `source` are written.
 
     Args:
         sources: name → one row per image-caption pair, with `image_id` and `caption`.
@@ -100,11 +101,11 @@ class StageCount(NamedTuple):
 
 
 def count_stages(ontology: Ontology, pairs: Dataset, triplets: Dataset, objects: Any = None) -> tuple[StageCount, ...]:
-    """What each source brings, and all together: its pairs, those whose image shows an object, and its triplets.
+    """Counts pairs, pairs whose image shows an object, and triplets of each source and of all.
 
     Args:
         ontology: that the triplets were made by.
-        pairs: all of them; sources are told apart by the column `source`, where there is one.
+        pairs: all of them; the column `source`, if any, names the source of each.
         triplets: of these pairs, or some of them.
         objects: as `Ontology.triplets` takes it.
 
@@ -113,6 +114,13 @@ def count_stages(ontology: Ontology, pairs: Dataset, triplets: Dataset, objects:
 
     Source: Srinivasan, Ren & Thomason 2023 (TOnICS), §4.1: 2.84M pairs, 2.4M images, 5.8M triplets, 406 nouns, 244
         classes.
+
+    Example:
+        >>> rows = {"image_id": ["1"], "caption": ["a dog"], "objects": [[{"name": "dog"}]]}
+        >>> pairs = Dataset.from_dict(rows)
+        >>> ontology = Ontology.induce(pairs, min_pairs=1, min_instances=1)
+        >>> [(row.stage, row.pairs) for row in count_stages(ontology, pairs, ontology.triplets(pairs))]
+        [('pairs', 1), ('with objects', 1), ('triplets', 1)]
     """
     objects = ontology.objects if objects is None else objects
     if objects is None or objects is False:
@@ -150,14 +158,14 @@ def _distinct(dataset: Dataset, column: str, rows: np.ndarray) -> int:
 
 
 def hold_out_instances(triplets: Dataset, number: int = 100, *, seed: int = 0) -> DatasetDict:
-    """Holds out so many triplets of different images, the same for the same data and seed on any machine.
+    """Holds out a number of triplets of different images, the same for the same data and seed on any machine.
 
-    All other triplets of these images are left out of training: nothing held out was seen. The choice follows from the
-    images' ids, not from the order of the rows.
+    All other triplets of these images are left out of training, so nothing held out was seen. The choice follows from
+    the images' ids, not from the order of the rows.
 
     Args:
         triplets: of `Ontology.triplets`, with `image_id`.
-        number: of instances, each of an image of its own.
+        number: of instances, each of a different image.
         seed: another seed, another choice.
 
     Returns:
@@ -167,7 +175,7 @@ def hold_out_instances(triplets: Dataset, number: int = 100, *, seed: int = 0) -
         ValueError: there are not that many images, or none would be left to train on.
 
     Source: Srinivasan, Ren & Thomason 2023 (TOnICS), §3: retrieval among 100 held-out instances; whether of different
-        images is not said.
+        images is not stated.
 
     Example:
         >>> rows = Dataset.from_dict({"image_id": ["a", "a", "b", "c"], "caption": ["w", "x", "y", "z"],

@@ -27,10 +27,10 @@ RECALL_NAMES = tuple(f"{way}_r{k}" for way in ("image", "text") for k in RECALLS
 def compare_retrieval(
     models: Mapping[str, RetrievalRanks], *, resamples: int = 1000, seed: int = 0, confidence: float = 0.95
 ) -> Comparison:
-    """Compares the recalls of several models, with intervals and p values of their differences.
+    """Compares the retrieval recalls of several models, with intervals and p values of the differences.
 
-    Images are drawn with replacement, each with its texts, the same for all models. Candidates stay all images: what
-    is resampled is the queries.
+    Images are drawn with replacement, each with its texts, the same for all models. Only the queries are resampled:
+    candidates are always all images.
 
     Args:
         models: name → ranks of the same queries; the baseline first.

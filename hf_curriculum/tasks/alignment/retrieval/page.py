@@ -39,8 +39,8 @@ def retrieval_report(
     """
     if len(images) != len(found.image_ids):
         raise ValueError(
-            f"There are {len(images):,} rows of images for the ranks of {len(found.image_ids):,}. Queries would stand "
-            "beside other images. Pass the suite's `images`."
+            f"There are {len(images):,} rows of images for the ranks of {len(found.image_ids):,}. Queries would be "
+            "shown with other images. Pass the suite's `images`."
         )
     report = Report(title, f"{found.name}: {len(found.captions):,} captions, {len(found.image_ids):,} images")
     values = found.values

@@ -193,7 +193,7 @@ class VectorSimilarities(Similarities):
             bad = np.flatnonzero(~np.isfinite(vectors.sum(1)))
             if len(bad):
                 raise ValueError(
-                    f"The vectors of {len(bad):,} of {len(vectors):,} {name}s are not finite, the first that of row "
+                    f"The vectors of {len(bad):,} of {len(vectors):,} {name}s are not finite, the first in row "
                     f"{bad[0]}. They have no rank. Look at the model's outputs: training may have diverged."
                 )
         self.shape: tuple[int, int] = (len(self.texts), len(self.images))
@@ -250,7 +250,7 @@ class VectorSimilarities(Similarities):
 def retrieval_metrics(
     similarities: Similarities | np.ndarray, image_of_text: Sequence[int] | np.ndarray | None = None
 ) -> dict[str, float]:
-    """Recall at 1, 5 and 10 and the median rank, both ways, such as a trainer's `compute_metrics` returns.
+    """Computes recall at 1, 5 and 10 and the median rank in both directions, for a trainer's `compute_metrics`.
 
     Args:
         similarities: of texts and images, or the matrix of their scores.
@@ -309,6 +309,6 @@ def _validate_finite(scores: np.ndarray, start: int) -> None:
     bad = np.flatnonzero(~np.isfinite(scores.sum(1)))
     if len(bad) and not np.isfinite(scores[bad]).all():
         raise ValueError(
-            f"Scores of {len(bad):,} texts, the first that of row {start + bad[0]}, are not finite. They have no "
+            f"Scores of {len(bad):,} texts, the first in row {start + bad[0]}, are not finite. They have no "
             "rank. Look at the model's outputs: training may have diverged."
         )

@@ -42,20 +42,20 @@ _ROW = "row"
 def noun_spans(
     captions: Sequence[str], ontology: Ontology | None = None, tagger: str | Tagger = "pattern"
 ) -> list[list[Span]]:
-    """Where the nouns of each caption stand, each of them where it stands first.
+    """Finds the first position of each noun in each caption.
 
     Args:
         captions: texts.
-        ontology: whose nouns are looked for, as in training; None: all nouns.
+        ontology: with the nouns to look for, as in training; None: all nouns.
         tagger: finds nouns where there is no ontology; see `NounCount`.
 
     Returns:
-        a list per caption of where its nouns begin and have ended, in characters.
+        a list per caption of its nouns' half-open spans, in characters.
 
     Raises:
         ValueError: an unknown tagger, or an ontology whose tagger or lemmas its file lacks.
 
-    Source: TOnICS, §4.1: 406 nouns; which of a test caption's nouns are asked for it does not say.
+    Source: TOnICS, §4.1: 406 nouns; it does not say which nouns of a test caption are used.
 
     Example:
         >>> noun_spans(["a dog on a mat", "it is red"])
@@ -70,11 +70,11 @@ def noun_spans(
 
 
 def caption_classes(pairs: Dataset, ontology: Ontology) -> list[list[str]]:
-    """The classes that each caption names and its image shows, by an ontology: X(o) of TOnICS.
+    """Finds the classes that each caption names and its image shows, by an ontology: X(o) of TOnICS.
 
     Args:
-        pairs: has `image_id` and `caption`. Without a column `objects`, and where it is null throughout as of images
-            that no file annotates, the noun alone decides (`class_notes`).
+        pairs: has `image_id` and `caption`. Without a column `objects`, or if it is null throughout (images without
+            annotations), the noun alone decides (`class_notes`).
         ontology: maps nouns to classes.
 
     Returns:
@@ -144,7 +144,7 @@ class AlignerScores(NamedTuple):
 def clip_similarities(
     captions: Sequence[str], images: Sequence[Any], model: str | CLIPSimilarity = SCENES_CLIP
 ) -> VectorSimilarities:
-    """Cosines of a CLIP, each caption and image encoded once.
+    """Computes a CLIP's cosines of captions and images, each encoded once.
 
     Args:
         captions: texts; those that are equal are encoded once.
@@ -168,7 +168,7 @@ def clip_similarities(
     texts, index = distinct_captions(*scorer.read_texts(list(captions), scorer.caption_column))
     if (index < 0).any():
         raise ValueError(
-            f"{int((index < 0).sum()):,} of {len(index):,} captions are blank, the first that of row "
+            f"{int((index < 0).sum()):,} of {len(index):,} captions are blank, the first in row "
             f"{int(np.argmin(index))}. They have no vector, and so no rank. Leave them out (`drop_empty_captions`)."
         )
     if check is not None:
@@ -228,19 +228,19 @@ def aligner_scores(
     batch_size: int = 64,
     progress: bool = False,
 ) -> AlignerScores:
-    """Scores of an aligner: each caption's nouns are asked for one by one, images are encoded once.
+    """Scores captions with images by an aligner, noun by noun.
 
-    A caption without a noun is scored by all its words, each asked for as a noun.
+    Images are encoded once. A caption without a noun is scored by all its words, each as a noun.
 
     Args:
         model: an aligner, in evaluation mode, on its device.
         tokenizer: its own, a fast one.
         captions: texts.
-        nouns: of each caption, where they stand, in characters; none for a caption without.
+        nouns: of each caption, their positions in characters; an empty list for a caption without.
         images: a row per image.
-        inputs: what the model sees of an image, as in training.
+        inputs: the model's image inputs, as in training.
         over: "mean" or "max" over a caption's nouns.
-        max_length: captions are truncated to so many tokens, as in training; None: as many as the tokenizer allows.
+        max_length: captions are truncated to this number of tokens, as in training; None: the tokenizer's maximum.
         batch_size: texts that are encoded at once, and images.
         progress: whether to show a progress bar.
 
@@ -252,8 +252,8 @@ def aligner_scores(
         ValueError: not a list of nouns per caption, a caption without a word, another `over`, an image without
             regions, or scores that are not finite.
 
-    Source: TOnICS, §4.3 and §5 ("the same task formulation from training time"); of several nouns, and of none, it
-        says nothing: both are ours.
+    Source: TOnICS, §4.3 and §5 ("the same task formulation from training time"); captions with several nouns or none
+        are ours.
 
     Example:
         >>> found = aligner_scores(model, tokenizer, ["a dog"], [[(2, 5)]], images, inputs)  # doctest: +SKIP

@@ -162,7 +162,7 @@ class RetrievalEvaluation:
 
 
 class RetrievalSuite:
-    """Evaluates retrieval on the images and captions of a data set; the data is checked before a model is run.
+    """Evaluates image and text retrieval on a data set, which it checks before it runs a model.
 
     Args:
         dataset: a row per caption, with `image_id` and `caption`; rows without a caption are left out. With a column
@@ -175,18 +175,18 @@ class RetrievalSuite:
         compare: name → ranks of another model: its `ranks.csv`, or the folder that holds one.
         resamples: of images, for intervals and differences.
         seed: of the resamples.
-        limit: so many images at most, the first ones; for a try, and noted in the results.
-        notes: what a reader must know of the data or of `classes`.
+        limit: use at most this number of images, the first ones; for a trial, and noted in the results.
+        notes: facts about the data or `classes` that a reader must know.
 
     Attributes:
         images: the first row of each image, in order.
-        captions: the texts, each image's behind each other.
+        captions: the texts, grouped by image.
         image_of_text: the row of each text's image, int64 (texts,).
         classes: of each text; None without.
 
     Raises:
         FileNotFoundError: a file of ranks is not there.
-        ValueError: a column is missing, no captions, an unknown protocol or one of another number of images, ranks
+        ValueError: a column is missing, no captions, an unknown protocol or one of another number of images. Or ranks
             of other queries, not a collection of classes per row, objects without a name, an option out of range, a
             `limit` below the parts of a protocol.
 

@@ -104,18 +104,18 @@ class CaptionScores:
 
 
 class CaptionEvaluator:
-    """Scores captions against reference captions, which are tokenized and counted once for any number of systems.
+    """Scores captions of any number of systems against references, which are tokenized and counted once.
 
-    Metrics that cannot be computed are found out here, before any work.
+    It checks which metrics can be computed here, before any work.
 
     Args:
         references: the captions of each image, any number of them; those without a word are left out.
-        metrics: names in `VALUES`, or `"all"`: every one that can be computed here, the others in
-            `CaptionScores.unavailable` with the reason. `"bleu"` gives `bleu_1` to `bleu_4` (closest reference
-            length), `"meteor"` needs Java, `"rouge"` gives `rouge_l` (beta = 1.2), `"cider"` CIDEr-D (0 to about 10),
-            `"spice"` needs Java and CoreNLP, `"clip_score"` needs `images` and gives `ref_clip_score` too.
+        metrics: names in `VALUES`, or `"all"`: every one that can be computed here; `CaptionScores.unavailable` has
+            the reasons for the others. `"bleu"` gives `bleu_1` to `bleu_4` (closest reference length), `"meteor"`
+            needs Java, `"rouge"` gives `rouge_l` (beta = 1.2). `"cider"` is CIDEr-D (0 to about 10), `"spice"` needs
+            Java and CoreNLP, `"clip_score"` needs `images` and gives `ref_clip_score` too.
         images: of CLIPScore, in any form `to_rgb` reads.
-        clip: of CLIPScore, a name or a `CLIPSimilarity`; the default knows the embedded scenes alone.
+        clip: of CLIPScore, a name or a `CLIPSimilarity`; the default was trained on the embedded scenes alone.
         document_frequencies: of CIDEr-D; by default those of `references`.
 
     Raises:
@@ -283,9 +283,9 @@ def caption_metrics(
     images: Sequence[Any] | None = None,
     clip: str | CLIPSimilarity = SCENES_CLIP,
 ) -> dict[str, float]:
-    """Corpus scores of generated captions against reference captions.
+    """Computes corpus scores of generated captions against reference captions.
 
-    `CaptionEvaluator` gives those of each image too, and prepares references once for several systems.
+    `CaptionEvaluator` also gives the scores of each image, and prepares references once for several systems.
 
     Args:
         generated: one caption per image.
@@ -325,7 +325,7 @@ def caption_compute_metrics(
     metrics: Sequence[str] | str = METRICS,
     normalise: Callable[[str], str] | None = None,
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """A `compute_metrics` for a trainer that generates while it evaluates (`predict_with_generate=True`).
+    """Makes a `compute_metrics` for a trainer that generates while it evaluates (`predict_with_generate=True`).
 
     Args:
         tokenizer: turns ids into captions; -100 counts as padding.
@@ -340,8 +340,8 @@ def caption_compute_metrics(
 
     Raises:
         JavaError: METEOR or SPICE is asked for, and Java or a file it needs is missing.
-        ValueError: nothing to compute; an unknown metric; by the function, when `references` or
-            `gold_nouns` are not one per row.
+        ValueError: nothing to compute; an unknown metric; (when called) `references` or `gold_nouns` are not one per
+            row.
 
     Example:
         >>> compute = caption_compute_metrics(tokenizer, metrics=["cider"])  # doctest: +SKIP

@@ -145,17 +145,17 @@ class AoANetModel(RecurrentCaptionerModel):
 
 
 class AoANetForCausalLM(RecurrentCaptionerForCausalLM):
-    """AoANet: writes captions of images from their regions, or scores them.
+    """AoANet: writes or scores captions of images from their regions.
 
-    Regions refine each other in layers of self-attention whose results pass a gate; an LSTM reads the word, the mean
-    region and the last output, and attends to the regions, once more through a gate. Regions are refined, and turned
-    into keys and values, once per image.
+    Regions refine each other in layers of gated self-attention. An LSTM reads the word, the mean region and the last
+    output, and attends to the regions through another gate. Regions are refined, and turned into keys and values, once
+    per image.
 
     Args:
         config: what to build; see `AoANetConfig`.
 
-    Source: Huang et al. 2019 (*Attention on Attention for Image Captioning*), section 3, equations 3 to 12; details,
-    such as dot attention without an output layer in the decoder, of the reference code.
+    Source: Huang et al. 2019 (*Attention on Attention for Image Captioning*), section 3, equations 3 to 12. Details,
+    such as dot attention without an output layer in the decoder, follow the reference code.
 
     Example:
         >>> config = AoANetConfig(vocab_size=50, hidden_size=8, num_attention_heads=2, region_feature_size=6)

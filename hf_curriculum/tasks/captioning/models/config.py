@@ -131,14 +131,14 @@ class RegionTransformerConfig(RegionCaptionerConfig):
         activation_dropout: inside the feed-forward part.
         max_position_embeddings: most tokens of a text; positions are sines, so they cost no parameters.
         layer_norm_eps: epsilon of the layer norms.
-        kwargs: of `RegionCaptionerConfig`. Of its `feature_dropout`, 0.5 by default, and `dropout` the paper does not
-            say which its 0.4 replaces.
+        kwargs: of `RegionCaptionerConfig`. The paper does not say whether its 0.4 replaces `feature_dropout`, 0.5 by
+            default, or `dropout`.
 
     Raises:
         ValueError: as in `RegionCaptionerConfig`.
 
-    Source: Zhang et al. 2022 (Simi-CL), section 4.1; the code it names has the layers of Vaswani et al. 2017, norms
-    before each part.
+    Source: Zhang et al. 2022 (Simi-CL), section 4.1; the code it cites has the layers of Vaswani et al. 2017, with
+    norms before each part.
 
     Example:
         >>> RegionTransformerConfig(vocab_size=7001).hidden_size
@@ -240,8 +240,8 @@ class UpDownConfig(RecurrentCaptionerConfig):
         attention_size: width in which regions and the first LSTM's state are added.
         word_dropout: dropout of embedded words.
         output_dropout: dropout of the second LSTM's output.
-        kwargs: of `RegionCaptionerConfig`. Its `feature_dropout`, 0.5 by default, is that of embedded regions and of
-            their mean. The reference has one value for the three; the paper's is 0.4. There is no layer norm.
+        kwargs: of `RegionCaptionerConfig`. Its `feature_dropout`, 0.5 by default, is for embedded regions and their
+            mean. The reference has one value for the three; the paper's is 0.4. There is no layer norm.
 
     Raises:
         ValueError: another `norm` than the default; as in `RegionCaptionerConfig`.
@@ -276,7 +276,7 @@ class UpDownConfig(RecurrentCaptionerConfig):
 
 
 class AoANetConfig(RecurrentCaptionerConfig):
-    """Configuration of `AoANetForCausalLM`: attention on attention, in a refiner of regions and in the decoder.
+    """Configuration of an `AoANetForCausalLM`: attention on attention, in a refiner of regions and in the decoder.
 
     The defaults are the reference's for COCO's 9,487 words: 85,562,640 parameters.
 
@@ -287,10 +287,10 @@ class AoANetConfig(RecurrentCaptionerConfig):
         num_refiner_layers: layers that regions pass; 0 leaves them unrefined.
         word_dropout: dropout of embedded words.
         output_dropout: dropout of the output.
-        context_dropout: dropout of the last output where the LSTM reads it.
-        refiner_dropout: dropout of what a refiner layer adds.
+        context_dropout: dropout of the last output as the LSTM reads it.
+        refiner_dropout: dropout of a refiner layer's residual.
         attention_dropout: dropout of attention weights.
-        aoa_dropout: dropout of what a refiner layer's gate reads.
+        aoa_dropout: dropout of the input of a refiner layer's gate.
         layer_norm_eps: epsilon of the layer norms.
         kwargs: of `RegionCaptionerConfig`. The reference has one value, 0.5 by default, for `feature_dropout`,
             `word_dropout`, `output_dropout` and `context_dropout`; the paper's is 0.4.

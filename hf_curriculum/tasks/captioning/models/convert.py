@@ -47,21 +47,21 @@ class ConversionPlan(NamedTuple):
 def convert_reference(
     checkpoint: str | Path, kind: str | None = None, *, vocabulary: str | Path | None = None, **options: Any
 ) -> PreTrainedModel:
-    """A captioner with the weights of the reference code's, in their precision.
+    """Converts a checkpoint of the reference code to a captioner, in the precision of its weights.
 
-    Sizes and numbers of layers are read from the weights; what weights do not show is given. No pickled object is
-    loaded: of a `.pth` file tensors alone, and none of the `infos_*.pkl` beside it.
+    Sizes and numbers of layers are read from the weights; give the rest as `options`. No pickled object is loaded:
+    only tensors of a `.pth` file, and nothing of its `infos_*.pkl`.
 
     Args:
         checkpoint: `model*.pth`, or the same tensors in a `.safetensors` file.
         kind: `"transformer"`, `"updown"` or `"aoanet"`; found by the names of the weights by default.
-        vocabulary: the `cocotalk.json` that the words were numbered by, to compare its size; `reference_tokenizer`
-            makes the tokenizer of it.
+        vocabulary: the `cocotalk.json` that numbers the words, to compare its size; `reference_tokenizer` makes a
+            tokenizer of it.
         options: of the configuration, such as `num_attention_heads` (8 by default).
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file with other objects than tensors, weights of no captioner or of another `kind`, weights that
+        ValueError: a file with objects other than tensors, weights of no captioner or of another `kind`, weights that
             are missing, unknown or of another shape, a vocabulary of another size.
 
     Source: Luo et al. 2018, and its public code, https://github.com/ruotianluo/ImageCaptioning.pytorch.
@@ -154,10 +154,10 @@ def _validate_names(
 
 
 def reference_tokenizer(vocabulary: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of the reference code's words: what a converted captioner's ids mean.
+    """Makes the tokenizer of a converted captioner from the reference code's vocabulary.
 
     Args:
-        vocabulary: the `cocotalk.json` that the words were numbered by, or its `ix_to_word` alone.
+        vocabulary: the `cocotalk.json` that numbers the words, or its `ix_to_word` alone.
 
     Raises:
         ValueError: a file that is no JSON, or whose words are not numbered from 1, the unknown one last.

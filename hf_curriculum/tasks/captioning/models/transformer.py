@@ -392,9 +392,9 @@ def _text_mask(
 
 
 class RegionTransformerForCausalLM(RegionTransformerPreTrainedModel, RegionCaptionerForCausalLM):
-    """A Transformer that writes captions of regions, or scores them.
+    """A Transformer that writes or scores captions of images from their regions.
 
-    Regions pass a linear layer and an encoder; words, with sines as positions, a decoder that reads both.
+    Regions pass a linear layer and an encoder. Words, with sines as positions, pass a decoder that reads both.
 
     Args:
         config: what to build; see `RegionTransformerConfig`.

@@ -76,12 +76,11 @@ class UpDownModel(RecurrentCaptionerModel):
 
 
 class UpDownForCausalLM(RecurrentCaptionerForCausalLM):
-    """UpDown, the captioner of BUTD: writes captions of images from their regions, or scores them.
+    """UpDown, the captioner of BUTD: writes or scores captions of images from their regions.
 
-    An LSTM reads the word, the mean region and what the second LSTM wrote last; its state attends to the regions; the
-    second LSTM reads what was attended to and scores words. Regions are embedded, and turned into keys of the
-    attention, once per image. As in the reference's, attention weights are a softmax over the regions that are no
-    padding.
+    An LSTM reads the word, the mean region and the second LSTM's last output; its state attends to the regions. The
+    second LSTM reads the result and scores words. Regions are embedded, and turned into keys of the attention, once
+    per image. As in the reference, attention is a softmax over the regions that are no padding.
 
     Args:
         config: what to build; see `UpDownConfig`.

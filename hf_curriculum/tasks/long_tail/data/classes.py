@@ -25,7 +25,7 @@ Classes = Sequence[str] | Mapping[Any, str] | str | Path
 
 
 def class_names(dataset: Dataset, column: str = LABEL) -> list[str]:
-    """The names of a data set's classes, in the order of their numbers.
+    """Returns the names of a data set's classes, in the order of their numbers.
 
     Raises:
         ValueError: the column is missing, or is no `ClassLabel`.
@@ -50,12 +50,12 @@ def class_names(dataset: Dataset, column: str = LABEL) -> list[str]:
 
 
 def class_counts(dataset: Dataset, column: str = LABEL, *, real: float = 1.0) -> np.ndarray:
-    """The number of real images of each class.
+    """Counts the real images of each class.
 
     Args:
         dataset: with a `ClassLabel` column.
         column: that column.
-        real: the level of a real image in the column `guidance`, where the data has one: others are not counted.
+        real: the level of a real image in the column `guidance`, if any: other images are not counted.
 
     Shapes:
         returns int64 (classes,), 0 for a class without a real image.
@@ -216,14 +216,15 @@ def long_tail_counts(num_classes: int, largest: int, imbalance: float) -> list[i
 def long_tail(
     dataset: Dataset, imbalance: float = 100, *, largest: int | None = None, seed: int = 0, column: str = LABEL
 ) -> Dataset:
-    """A long-tailed part of a balanced data set: class k keeps n · (1/imbalance)^(k/(C−1)) of its images.
+    """Selects a long-tailed part of a balanced data set, with class sizes that fall exponentially.
 
-    Which images are kept is a function of the seed and the row numbers alone; rows keep their order.
+    Class k keeps n · (1/imbalance)^(k/(C−1)) images, selected by the seed and the row numbers alone; rows keep their
+    order.
 
     Args:
         dataset: with a `ClassLabel` column.
         imbalance: the first class's number of images over the last one's, at least 1.
-        largest: n, the images of the first class; by default as many as it has.
+        largest: n, the images of the first class; by default all of them.
         seed: another seed, other images.
         column: of the classes.
 

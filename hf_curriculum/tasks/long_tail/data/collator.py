@@ -14,15 +14,15 @@ from hf_curriculum.data.image_inputs import PixelInputs
 
 
 class LabelCollator:
-    """Batches of images and classes for an image classifier.
+    """Makes batches of images and classes for an image classifier.
 
     Args:
         image_processor: any transformers image processor with a fixed size, see `PixelInputs`.
         augment: called with the RGB image before the processor, in training alone; returns an image or an array
             (`Augment`). The trainer seeds what it draws by (seed, position in the run): the same draw is the same crop
             on any worker, in any batch and after a resume.
-        evaluation_crop: in evaluation the processor sees the middle square with so large a share of the shorter edge;
-            None: the whole image. 224 / 256 is ImageNet's "resize to 256, crop the middle 224".
+        evaluation_crop: in evaluation the processor sees the middle square, whose side is this fraction of the shorter
+            edge; None: the whole image. 224 / 256 is ImageNet's "resize to 256, crop the middle 224".
         image_column: the column of images, in any form `to_rgb` reads.
         label_column: the column of class numbers.
 
@@ -60,7 +60,7 @@ class LabelCollator:
 
     @property
     def image_processor(self) -> Any:
-        """The image processor, to be saved with a model."""
+        """The image processor to save with a model."""
         return self.image_inputs.image_processor
 
     @property

@@ -35,23 +35,22 @@ def load_labelled(
     max_pixels: int = MAX_PIXELS,
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
-    """Images with one class each, from any usual source, one row per image.
+    """Loads images with one class each from any usual source, one row per image.
 
     Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `label` (`ClassLabel`, the same
     classes in every split), `image_id` (string) and what else the source holds.
 
     Args:
         source: a loaded data set, a name on the Hub, or a path: a folder of class folders, ImageNet-LT's lists, a
-            .csv, .tsv or .jsonl, iWildCam-WILDS v2, Parquet. `RULES` of `tasks.long_tail.data.sources` says what is
-            recognised, as does the error when nothing is.
-        images: the folder that the names in a list or table begin in; None: the file's own folder.
+            .csv, .tsv or .jsonl, iWildCam-WILDS v2, Parquet. `RULES` of `tasks.long_tail.data.sources` lists the
+            recognised forms, as does the error when none fits.
+        images: the folder that names in a list or table are relative to; None: the file's own folder.
         columns: our name -> theirs, `{"image": "img", "label": "fine_label", "image_id": "id"}`. Names left out are
             looked for under their usual aliases. Without an image id, it is the file name (files) or a digest of the
             image (data sets).
         classes: the classes' names in the order of their numbers; a mapping from their numbers, or from the names in
-            the data (`{"n01440764": "tench"}`); or a file of either. None: as the data has them: the names of folders,
-            sorted names, or the numbers from 0 to the largest. Give the training data's where splits are loaded one
-            by one.
+            the data (`{"n01440764": "tench"}`); or a file of either. None: as in the data: the names of folders,
+            sorted names, or the numbers from 0 to the largest. Give the training data's if you load splits one by one.
         split: one split alone.
         check_images: decode each image once now. Rows with unreadable ones are left out, counted in a warning and
             named in a log. Verdicts are cached.
@@ -67,8 +66,8 @@ def load_labelled(
     Raises:
         FileNotFoundError: the path, the folder of images or the file of classes does not exist, or holds none of the
             images.
-        ValueError: nothing recognises the source, a column is missing, a class folder is empty, a label is outside of
-            the classes, an argument would have no effect, or no image can be read.
+        ValueError: no reader recognises the source, a column is missing, a class folder is empty, a label is unknown,
+            an argument has no effect, or no image can be read.
         TypeError: the source is no data set, or a streamed one.
 
     Example:

@@ -38,10 +38,10 @@ _REAL = 1.0
 
 
 def spectrum_grid(data: Dataset, sources: int | Sequence[str] = 6, tile: int = _TILE) -> Image.Image:
-    """One line per source, one column per level, low first: from the prompt to the photograph.
+    """Draws a grid of a spectrum: one line per source, one column per level, low first.
 
-    Of a joined data set (`join_spectrum`) the last column is the real image. Where a filter has dropped all images of
-    a source and level the place stays empty.
+    Of a joined data set (`join_spectrum`) the last column is the real image. If a filter has dropped all images of a
+    source and level the place stays empty.
 
     Args:
         data: a spectrum, alone or joined with its real images.
@@ -94,7 +94,7 @@ def spectrum_section(card: DataCard) -> str:
 
 
 def distance_to_source(data: Dataset) -> dict[float, float]:
-    """How far the images of each level are from the photograph they were drawn from.
+    """Measures how far the images of each level are from their source photographs.
 
     Args:
         data: what `join_spectrum` returned.
@@ -187,22 +187,22 @@ def filter_spectrum(
     part_rows: int = 1000,
     timeout: float = _TIMEOUT,
 ) -> Dataset:
-    """Keeps the generated images whose score with their prompt is `at_least` so much, exactly that much included.
+    """Keeps the generated images whose score with their prompt is `at_least` or more.
 
-    The kept rows have the score as a column of its own. The others are listed in a side table, `dropped.parquet`: all
-    columns but the image, the score, and why. Numbers kept and dropped are logged, by level and by class. Scores are
-    kept in parts, so a run that is killed goes on; under `accelerate launch` each process scores its share, and each
-    returns the whole.
+    The kept rows have the score as a column. The others are listed in a side table, `dropped.parquet`: all columns but
+    the image, the score, and the reason. Numbers kept and dropped are logged, by level and by class. Scores are kept
+    in parts, so a killed run continues; under `accelerate launch` each process scores its part, and each returns the
+    whole.
 
     Args:
         spectrum: what `generate_spectrum` returned.
         scorer: of image and text, such as `CLIPSimilarity("openai/clip-vit-base-patch32")`: the raw cosine.
         at_least: h_filter: 0.30 for ImageNet-LT and 0.25 for iWildCam in the released code.
-        prompt: the text to compare with, a template as of `generate_spectrum` ("a photo of {label}" in the released
+        prompt: the text to compare with, a template as in `generate_spectrum` ("a photo of {label}" in the released
             code); None: the prompt that each image was drawn from.
-        folder: where parts and side table are; by default beside the spectrum's own files. Required for one that is in
-            memory alone.
-        allow_empty: a level or a class that nothing is left of is logged, and no error.
+        folder: where parts and side table are; by default next to the spectrum's own files. Required for a spectrum in
+            memory.
+        allow_empty: log a level or a class of which nothing is left, in place of an error.
         part_rows: images of a part: what a killed process loses at most.
         timeout: seconds to wait for other processes without a new part.
 
@@ -210,8 +210,8 @@ def filter_spectrum(
         The kept rows, with the score last.
 
     Raises:
-        ValueError: a column is missing; the scorer does not score image and text; `folder` is needed; nothing is left
-            of a level or a class (of all, too); the folder holds parts of another filter.
+        ValueError: a column is missing, the scorer does not score image and text, `folder` is needed, nothing is left
+            of a level or class, or the folder holds another filter's parts.
         TimeoutError: another process has stopped.
 
     Source: Liang et al. 2024 (DisCL), algorithm 1: F(x') ≥ h_filter; thresholds and prompt of the released code.
@@ -277,7 +277,7 @@ def _folder(spectrum: Dataset, folder: str | Path | None) -> Path:
     """Where parts and side table go."""
     if folder is None and not spectrum.cache_files:
         raise ValueError(
-            "The spectrum is in memory alone, so there is no place beside it for its scores and the table of what is "
+            "The spectrum is in memory alone, so it has no folder for its scores and the table of what is "
             "dropped. Pass `folder=`."
         )
     return Path(spectrum.cache_files[0]["filename"]).parent / "filter" if folder is None else Path(folder)

@@ -41,13 +41,13 @@ _TIMEOUT = 6 * 3600
 
 @dataclass(frozen=True)
 class Retry:
-    """Draws an image again, with other noise, while its score is too low; the best try is kept.
+    """Draws an image again, with other noise, while its score is too low, and keeps the best try.
 
     Args:
         scorer: scores image and text, such as `CLIPSimilarity("openai/clip-vit-base-patch32")`.
         at_least: a try with this score or more is the last one.
         tries: draws of an image at most.
-        prompt: the text that it is compared with, a template as of `prompts`; None: the prompt it was drawn from.
+        prompt: the text to compare it with, a template as in `prompts`; None: the prompt it was drawn from.
 
     Raises:
         ValueError: fewer than two tries, or a scorer that does not read images and captions, or writes several scores.
@@ -106,13 +106,13 @@ def generate_spectrum(
     world_size: int | None = None,
     timeout: float = _TIMEOUT,
 ) -> Dataset:
-    """Draws every hard image at every guidance level with every seed: an image-to-image pipeline at strength 1 − λ.
+    """Generates every hard image at every guidance level λ and seed, image-to-image at strength 1 − λ.
 
-    What it costs is logged first (`plan_spectrum` tells without drawing), and an estimate of the time after the first
-    batch. Images are kept in parts, so a run that is killed goes on with what is missing; under `accelerate launch`
-    each process draws its share, and each returns the whole. An image depends on its source, its prompt, its level and
-    its seed alone: its noise is keyed by (image_id, seed), the same at every level, and drawn on the CPU. The number
-    of processes, the device, the order and the size of batches change nothing but rounding.
+    The cost is logged first (`plan_spectrum` computes it without drawing), and an estimate of the time after the first
+    batch. Images are kept in parts, so a killed run continues with the missing ones; under `accelerate launch` each
+    process draws its part, and each returns the whole. An image depends on its source, prompt, level and seed alone.
+    Its noise is keyed by (image_id, seed), the same at every level, and drawn on the CPU. The number of processes, the
+    device, the order and the size of batches change only rounding.
 
     Args:
         data: with the columns `image`, `image_id` and `hard` (`mark_hard`); `label` and `caption` go along.
@@ -125,10 +125,10 @@ def generate_spectrum(
         folder: where the parts and the finished spectrum are, on a disk that every process sees.
         steps: denoising steps of an image from noise alone; None: the pipeline's default.
         guidance_scale: of the text; None: the pipeline's default.
-        from_text: level 0 from the prompt alone. Otherwise it begins at its source with the most noise, and still sees
-            it.
-        resize: sources to (width, height), or their shorter side to so many pixels and the other to the nearest size
-            that the pipeline can draw; None: as they are, which is an error where the pipeline would squeeze them.
+        from_text: level 0 from the prompt alone. Otherwise it begins at its source with the most noise, and still
+            depends on it.
+        resize: resizes sources to (width, height), or their shorter side to a number of pixels and the other to the
+            nearest size that the pipeline can draw. None: unchanged, an error if the pipeline would squeeze them.
         retry: draw images again whose score is too low.
         lora: LoRA weights for the pipeline.
         revision: of the pipeline on the Hub.
@@ -150,8 +150,8 @@ def generate_spectrum(
         ImportError: `diffusers` is not installed.
         FileNotFoundError: there is no such pipeline, LoRA or file of prompts.
         TypeError: not a map-style data set.
-        ValueError: a column is missing, or has several captions in a row; no image or every image is hard; a level, a
-            seed, a size or a prompt cannot be (see `SpectrumPlan`, `prompt_choices`); a source cannot be read, or has
+        ValueError: a column is missing, or has several captions in a row; no image or every image is hard; a level,
+            seed, size or prompt is invalid (see `SpectrumPlan`, `prompt_choices`). Or a source cannot be read, or has
             a size that the pipeline does not draw; the pipeline takes no strength; the folder holds parts of another
             plan.
         TimeoutError: another process has stopped.
@@ -201,7 +201,7 @@ def plan_spectrum(
     from_text: bool = False,
     allow_all_hard: bool = False,
 ) -> SpectrumPlan:
-    """What `generate_spectrum` would draw, and its cost; no pipeline is loaded and no image is read.
+    """Plans the images of `generate_spectrum` and their cost, without loading a pipeline or reading an image.
 
     Args:
         data: with the columns `image`, `image_id` and `hard`.
@@ -213,7 +213,7 @@ def plan_spectrum(
 
     Raises:
         TypeError: not a map-style data set.
-        ValueError: a column is missing; no image or every image is hard; what `SpectrumPlan` raises.
+        ValueError: a column is missing; no image or every image is hard; as `SpectrumPlan`.
 
     Example:
         >>> print(plan_spectrum(marked, levels=(0.1, 0.3, 0.5, 0.7), seeds=8))  # doctest: +SKIP
@@ -245,7 +245,7 @@ def hard_images(data: Dataset, allow_all_hard: bool = False) -> Dataset:
         )
     if hard.all() and not allow_all_hard:
         raise ValueError(
-            f"All {len(data):,} images are hard: the curriculum would have none to show beside the generated. "
+            f"All {len(data):,} images are hard: the curriculum would have none to show with the generated ones. "
             "Give a lower threshold to `mark_hard`, all images and not the hard ones alone, or `allow_all_hard=True`."
         )
     ids = read_column(data, IMAGE_ID)

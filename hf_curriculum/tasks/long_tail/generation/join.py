@@ -23,26 +23,26 @@ _REMEDY = "`generate_spectrum` makes them."
 
 
 def join_spectrum(train: Dataset, spectrum: Dataset) -> Dataset:
-    """The real images, with `guidance` 1, and then the generated ones: what `GuidanceSchedule` trains on.
+    """Joins real images, with `guidance` 1, and generated ones into the data of `GuidanceSchedule`.
 
     Real rows get the columns of the spectrum: `source_id` is their own `image_id`, `seed` and `prompt` are null, and
-    `hard` is theirs; where they have no such column, those are hard that images were generated from. Further columns
-    of either are null in rows of the other.
+    `hard` is theirs. Without such a column, the sources of generated images are hard. Further columns of either are
+    null in rows of the other.
 
     Args:
-        train: real images, those that the spectrum was generated from among them.
+        train: real images, including the sources of the spectrum.
         spectrum: what `generate_spectrum` or `filter_spectrum` returned.
 
     Raises:
-        ValueError: a column is missing, `train` holds generated images, a source of the spectrum is not in it or
-            not hard there, or the two have other classes, or `train` none.
+        ValueError: a column is missing, `train` holds generated images, a source of the spectrum is not in it or not
+            hard there, or classes differ or are missing.
 
     Source: Liang et al. 2024 (DisCL), algorithm 2: real images are λ = 1.
 
     Example:
         >>> data = join_spectrum(train, spectrum)  # doctest: +SKIP
     """
-    require_columns(train.column_names, [IMAGE, IMAGE_ID], reader="Real images are told apart by it.", remedy="")
+    require_columns(train.column_names, [IMAGE, IMAGE_ID], reader="It identifies real images.", remedy="")
     require_columns(
         spectrum.column_names, [IMAGE, IMAGE_ID, GUIDANCE, HARD, SOURCE_ID, SEED, PROMPT], reader="", remedy=_REMEDY
     )
@@ -78,11 +78,11 @@ def join_spectrum(train: Dataset, spectrum: Dataset) -> Dataset:
 def hold_out_levels(
     data: Dataset, images: int = 100, *, levels: Sequence[float] | None = None, seed: int = 0
 ) -> tuple[Dataset, dict[str, Dataset]]:
-    """Takes a guidance validation set out of the data: for each level one image of each of some sources.
+    """Holds out a guidance validation set: at each level one image of each of some sources.
 
-    Sources are drawn among those that own an image of every level, by a key of (seed, source). Of each drawn source
-    and level one image is held out, and all of its other images leave the training data with it, the real one and
-    its other captions too. The last real image of a class stays, so that no class is lost.
+    Sources are drawn among those that own an image of every level, by a key of (seed, source). One image of each drawn
+    source and level is held out. The source's other images leave the training data too, the real one and its other
+    captions included. The last real image of a class stays, so that no class is lost.
 
     Args:
         data: what `join_spectrum` returned.
@@ -91,14 +91,14 @@ def hold_out_levels(
         seed: another seed draws other sources.
 
     Returns:
-        The training data that is left, and name of a level → its set, as `eval_dataset` takes them: `AdaptiveGuidance`
-        reads the metric `level_0.1_probability` of the set "level_0.1".
+        The remaining training data, and name of a level → its set, for `eval_dataset`: `AdaptiveGuidance` reads the
+        metric `level_0.1_probability` of the set "level_0.1".
 
     Raises:
         ValueError: a column is missing, a level has no images, or too few sources own all levels.
 
-    Source: Liang et al. 2024 (DisCL), algorithm 3; released code: one image per source and level, removed from
-        training, 100 sources with 6 levels for ImageNet-LT and 2,000 with 7 for iWildCam.
+    Source: Liang et al. 2024 (DisCL), algorithm 3. Released code: one image per source and level, removed from
+        training; 100 sources with 6 levels for ImageNet-LT, 2,000 with 7 for iWildCam.
 
     Example:
         >>> train, levels = hold_out_levels(join_spectrum(train, spectrum), images=100)  # doctest: +SKIP

@@ -28,20 +28,20 @@ class PixelPipelineOutput(NamedTuple):
 
 
 class PixelDiffusionPipeline:
-    """Image-to-image and text-to-image diffusion in pixel space, conditioned on the vector of a CLIP's text tower.
+    """Image-to-image and text-to-image diffusion in pixel space, conditioned on a CLIP's text vector.
 
-    A U-Net predicts v of pictures with noise on them; DDIM without new noise takes the noise away in
-    `num_inference_steps · strength` steps. Conditions are the text vectors of length √D, and zeros for none, between
-    which the guidance extrapolates. Everything that decides a picture is its own: prompt, picture, generator.
+    A U-Net predicts v of noisy images; DDIM without new noise removes the noise in `num_inference_steps · strength`
+    steps. Guidance extrapolates between the text vectors, of length √D, and zeros for no text. An image of a batch
+    depends on its own prompt, source and generator alone.
 
     Args:
         unet: a `diffusers.UNet2DConditionModel` with `class_embed_type="projection"` that reads three channels.
         scheduler: a scheduler of `diffusers` that predicts v, such as `DDIMScheduler`.
-        text_model: whose text tower conditions: "scenes_clip" (the shipped CLIP), a folder or a name of a CLIP of
+        text_model: the CLIP with the text tower: "scenes_clip" (the shipped one), or a folder or name of a CLIP of
             `transformers`.
 
     Shapes:
-        pictures (B, 3, H, W) from -1 to 1, conditions (B, D).
+        images (B, 3, H, W) from -1 to 1, conditions (B, D).
 
     Raises:
         FileNotFoundError: there is no such CLIP.
@@ -64,7 +64,7 @@ class PixelDiffusionPipeline:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, torch_dtype: torch.dtype = torch.float32) -> PixelDiffusionPipeline:
-        """The pipeline that `save_pretrained` wrote; "scenes_diffusion" is the one that ships.
+        """Loads a pipeline that `save_pretrained` wrote; "scenes_diffusion" is the shipped one.
 
         Raises:
             FileNotFoundError: the folder holds none.
@@ -111,12 +111,12 @@ class PixelDiffusionPipeline:
 
     @property
     def components(self) -> dict[str, Any]:
-        """What the pipeline is made of, as `diffusers` has it."""
+        """The parts of the pipeline, as in `diffusers`."""
         return {"unet": self.unet, "scheduler": self.scheduler, "text_encoder": self.text_encoder}
 
     @property
     def factor(self) -> int:
-        """Both sides of a picture must be multiples of it."""
+        """Both sides of an image must be multiples of it."""
         return 2 ** (len(self.unet.config.block_out_channels) - 1)
 
     def set_progress_bar_config(self, **_: Any) -> None:

@@ -14,10 +14,10 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class SpectrumPlan:
-    """The images of a spectrum, in the order they are made, and their cost. Printable; nothing is loaded for it.
+    """A printable plan of a spectrum: its images in the order they are made, and their cost.
 
     An image at guidance level λ begins at its source with noise on it, and has `int(steps · (1 − λ))` denoising steps.
-    A level of 0 begins at the last step but still sees the source, unless it is made `from_text`.
+    A level of 0 begins at the last step but still depends on the source, unless it is made `from_text`.
 
     Args:
         sizes: width and height of each hard image as the pipeline gets it.
@@ -28,10 +28,10 @@ class SpectrumPlan:
 
     Shapes:
         jobs: int64 (images, 3): numbers of the level, the hard image and the seed. Images of one level and one size
-            are side by side, because strength is one number per call, and so is the size.
+            are consecutive, because a call has one strength and one size.
 
     Raises:
-        ValueError: a level is outside [0, 1), is there twice or has no step; a seed is there twice or negative; there
+        ValueError: a level is outside [0, 1), occurs twice or has no step; a seed occurs twice or is negative; there
             is no image; `from_text` without level 0.
 
     Source: Liang et al. 2024 (DisCL), algorithm 1: |H| · |Λ| · m images.
@@ -99,7 +99,7 @@ class SpectrumPlan:
 
     @property
     def summary(self) -> str:
-        """One line: what is multiplied, images, denoising steps."""
+        """One line: the factors, images, denoising steps."""
         parts = (
             f"{len(self.sizes):,} hard",
             f"{len(self.levels)} level{'s' * (len(self.levels) != 1)}",

@@ -75,7 +75,7 @@ def class_of_rows(data: Dataset, label_column: str = LABEL) -> list[str]:
 
 
 def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list[str]]:
-    """A table of prompts from a file: JSON `{class: prompts}`, or a CSV with the columns `class` and `prompt`.
+    """Reads a table of prompts from JSON `{class: prompts}` or a CSV with the columns `class` and `prompt`.
 
     Args:
         file: .json or .csv; in CSV a class with several prompts has several lines.
@@ -83,7 +83,7 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is neither, lacks a column, holds something else than texts, or is not UTF-8.
+        ValueError: it is neither, lacks a column, holds values other than texts, or is not UTF-8.
 
     Example:
         >>> load_prompts("prompts.csv", "a 8k real photo: {prompt}")  # doctest: +SKIP
@@ -131,13 +131,13 @@ def write_prompts(
     max_new_tokens: int = 60,
     revision: str | None = None,
 ) -> dict[str, list[str]]:
-    """Prompts of each class, written by a text-generation model.
+    """Writes prompts of each class with a text-generation model.
 
     Args:
         class_names: the classes.
         model: a causal language model of `transformers`, a folder or a name; its chat template is used if it has one.
         per_class: prompts of each class.
-        instruction: what it is asked, with `{label}` for the class.
+        instruction: the instruction to the model, with `{label}` for the class.
         template: what each prompt is put into, such as "a 8k real photo: {prompt}".
         seed: of the sampling; each prompt is sampled from a generator of its own.
         max_new_tokens: of one prompt.
