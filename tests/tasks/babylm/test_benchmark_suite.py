@@ -235,7 +235,9 @@ def test_results_of_another_model_stay(git, tokenizer, miniature, tmp_path):
     evaluate_as("b", 1.0)  # the same weights, moved
     evaluate_as("b", 1.1)  # the same name, trained again
     kept = (tmp_path / "results.json").read_text()
-    with pytest.raises(ValueError, match=r"results\.json holds the results and scores of 'b'; those of 'a' would take"):
+    with pytest.raises(
+        ValueError, match=r"results\.json holds the results and scores of 'b'; those of 'a' would take"
+    ):
         evaluate_as("a", 1.2)
     assert (tmp_path / "results.json").read_text() == kept
     (tmp_path / "results.json").write_text("{")
