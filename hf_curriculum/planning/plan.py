@@ -619,6 +619,12 @@ def _resolve(plan: Plan, order: Ranking, log: tuple[Mapping[str, Any], ...], los
     """The plan with the stages that follow from some decisions."""
     curriculum, layout, budget = plan.curriculum, plan.layout, plan.unit_budget
     stages = curriculum.fitted_stages(order, budget, log)
+    for stage in stages:
+        if stage.slices and stage.slices[-1][1] > len(order):
+            raise ValueError(
+                f"{stage.name.capitalize()} has the pool {stage.slices}, and there are {len(order):,} examples: "
+                f"{type(curriculum).__name__}.stages reaches beyond them. Pools end at len(ranking) at the latest."
+            )
     batch = budget.global_batch_size
     if layout.whole_stages:
         stages = (*(_filled(stage, -stage.num_samples % batch) for stage in stages[:-1]), *stages[-1:])

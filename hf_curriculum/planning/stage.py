@@ -54,13 +54,13 @@ class Stage:
         number: number of the stage in the plan, from 0.
         name: the stage's name, such as "phase 2".
         rule: the pool in words, such as "noun_count ≤ 3".
-        slices: the pool as half-open stretches `(start, stop)` of the order; they do not overlap.
+        slices: the pool as half-open stretches `(start, stop)` of the order, in order and without overlap.
         num_draws: examples drawn in this stage; a multiple of the pool's size gives complete passes.
         batch_multiple: the global batch size if passes keep their own last batch, else None.
         decides: whether the stage ends with a decision, on which the next stage depends.
 
     Raises:
-        ValueError: the pool is empty, or nothing would be drawn.
+        ValueError: the pool is empty or no such stretches, or nothing would be drawn.
 
     Example:
         >>> Stage(0, "phase 1", "all", slices=((0, 3),), num_draws=6).positions(0, 6, key=1).tolist()
@@ -79,6 +79,12 @@ class Stage:
     decides: bool = False
 
     def __post_init__(self) -> None:
+        ends = np.array(self.slices or [[0, 0]])
+        if ends.shape[1:] != (2,) or ends.dtype.kind not in "iu" or (np.diff(ends.ravel(), prepend=0) < 0).any():
+            raise ValueError(
+                f"{self.name.capitalize()} has the pool {self.slices}. A pool is a tuple of stretches (start, stop) "
+                "of the order, in whole numbers from 0, in order and without overlap: ((0, 10), (20, 30))."
+            )
         if self.pool_size < 1:
             raise ValueError(
                 f"{self.name.capitalize()} has no rows ({self.rule}): no example could be drawn. "
@@ -111,14 +117,7 @@ class Stage:
         return np.array(self.slices).ravel()
 
     def expected_draws(self, positions: np.ndarray) -> np.ndarray:
-        """How often the stage draws the examples at these positions of the order, on average over seeds.
-
-        Args:
-            positions: in the order, int64, shape (m,).
-
-        Returns:
-            float64, shape (m,).
-        """
+        """How often the stage draws the examples at these positions (m,) of the order, on average over seeds: (m,)."""
         return self._holds(positions) * self.epochs
 
     def missed(self, positions: np.ndarray, part: float = 1.0) -> np.ndarray:
@@ -127,11 +126,8 @@ class Stage:
         A pass over the pool draws everything; r draws of a further one draw r of the pool's s positions.
 
         Args:
-            positions: in the order, int64, shape (m,).
+            positions: in the order, int64, shape (m,), as the probabilities.
             part: the probability that a draw of the position shows it: 1, or the share of an image's captions.
-
-        Returns:
-            float64, shape (m,).
         """
         passes, rest = divmod(self.num_draws, self.pool_size)
         return np.where(self._holds(positions), (1 - part) ** passes * (1 - part * rest / self.pool_size), 1.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hf_curriculum import (
     BabySteps,
     ByImage,
     ByLength,
+    Curriculum,
     Filter,
     Growing,
     Phases,
@@ -597,3 +600,29 @@ def test_the_rest_of_an_amended_run_draws_alike_in_any_parts(batches):
     assert len(whole) == 72
     assert np.concatenate([plan.step_rows(step) for step in range(3, 12)]).tolist() == whole.tolist()
     assert np.concatenate(list(plan.chunks(24))).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize(
+    ("slices", "message"),
+    [
+        (((-10, 20),), r"Only has the pool \(\(-10, 20\),\)\. A pool is a tuple of stretches"),
+        (((7.5, 22.5),), "in whole numbers from 0"),
+        ((0, 10), r"Only has the pool \(0, 10\)"),
+        (((0, 20), (10, 30)), "without overlap"),
+        (((20, 30), (0, 10)), "in order"),
+        (((0, 80),), r"Only has the pool \(\(0, 80\),\), and there are 30 examples: Own\.stages reaches beyond them"),
+    ],
+)
+def test_the_pools_of_a_rule_of_ones_own_are_checked(slices, message):
+    @dataclass(frozen=True)
+    class Own(Curriculum):
+        type: ClassVar[str] = "own"
+
+        def nominal_epochs(self, budget, ranking):
+            return 1.0
+
+        def stages(self, ranking, budget, log=()):
+            return (Stage(0, "only", "some", slices, 30),)
+
+    with pytest.raises(ValueError, match=message):
+        make_plan(Own(), rank_scores(np.arange(30), "low"), global_batch_size=5)
