@@ -30,7 +30,7 @@ class Phases(Curriculum):
         num_phases: number of buckets and of phases.
         epochs_per_phase: passes over the phase's pool, one number for all phases or one per phase; fractions are fine.
         cut: buckets of equal size by `"rank"`, or by `"value"` with ties kept together.
-        pools: `"cumulative"` or `"exclusive"`.
+        pools: `"cumulative"`: phase k draws from buckets 1 … k; `"exclusive"`: from bucket k alone.
         thresholds: the inner thresholds as scores, easiest first, in place of quantiles; only with `cut="value"`.
         steps_per_phase: optimizer steps per phase, in place of `epochs_per_phase`.
         easy: see `Curriculum`.

@@ -205,7 +205,7 @@ class Curriculum(Configured, Deciding, ABC):
 
     @abstractmethod
     def nominal_epochs(self, budget: Budget, ranking: Ranking) -> float:
-        """The epochs that an i.i.d. control of the same name runs for."""
+        """The i.i.d. epochs with which the plan compares its cost; the stages' draws give the steps."""
 
     def batch_multiple(self, budget: Budget) -> int | None:
         """The `batch_multiple` of this rule's stages, which follows from `partial_batches`."""

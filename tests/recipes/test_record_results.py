@@ -102,6 +102,7 @@ _OWN = {  # settings, bounds that are asked for, what papers have, versions, siz
     "scores": ["0.6", "0.4", "2.6"],
     "get_started": ["3.10"],
     "babylm": ["3.2", "3.3", "4.2"],
+    "vision_language": ["3.11"],
     "a_billion_pairs": ["4.6", "0.5", "3.2", "22.7", "1.3", "9.2"],
     "detect_from_captions": ["0.5"],
     "hand_over_the_order": ["2.6", "4.6"],
