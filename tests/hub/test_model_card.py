@@ -134,7 +134,7 @@ def test_decisions_results_and_no_score(facts):
     assert "| metric | ours | the paper's | measured on |" in text
     assert "| CIDEr | 0.51 | 0.6 | Karpathy test |" in text
     assert "The score:" not in text
-    assert "not that of one paper" in text
+    assert "it follows no single paper" in text
     assert "validation_loss.png" not in text
     assert header_of(text)[0]["tags"] == ["x", "curriculum-learning", "hf_curriculum"]
     assert header_of(text)[0]["license"] == "mit"

@@ -123,5 +123,5 @@ def test_broken_or_hostile_xml(folder, tmp_path, text, match):
 
 
 def test_boxes_alone_say_where_they_go(tmp_path):
-    with pytest.raises(ValueError, match=r"instances_\*\.json hold boxes, and go beside captions as `objects=`"):
+    with pytest.raises(ValueError, match=r"instances_\*\.json hold boxes, and are given with captions as `objects=`"):
         load_captioned(instances(tmp_path))

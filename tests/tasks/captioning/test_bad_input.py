@@ -179,7 +179,7 @@ def test_an_unfinished_store_is_not_trained_on(tmp_path, monkeypatch):
         patch.setattr("hf_curriculum.data.regions.pack.StoreWriter.finish", stop)
         with pytest.raises(KeyboardInterrupt):
             pack(tmp_path / "some", given)
-    with pytest.raises(FileNotFoundError, match=r"images and is unfinished.*same arguments, it goes on"):
+    with pytest.raises(FileNotFoundError, match=r"images and is unfinished.*same arguments, and it continues"):
         CaptionCollator(TOKENIZER, regions=open_regions(tmp_path / "some" / "store"))
     store = pack_regions(tmp_path / "some" / "all.npz", tmp_path / "some" / "store", dtype="float32", progress=False)
     assert make_trainer(tmp_path, store, ()).train().global_step > 0
