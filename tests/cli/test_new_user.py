@@ -67,7 +67,7 @@ def test_the_commands_of_the_help_in_their_order(typed, hub, tmp_path):
     text = re.sub(r"[│╭╰╮╯─]", "", text)
     lines = [re.sub(r"\s+", " ", line).strip() for line in re.findall(r"\d\. (hf-curriculum .*)", text)]
     assert [line.split()[1] for line in lines] == [
-        *("score", "inspect", "plan", "train", "report", "caption", "evaluate", "push")
+        *("score", "inspect", "plan", "train", "report", "caption", "evaluate", "push", "space")
     ]
     out, notes = {}, {}
     for line in lines:
@@ -102,5 +102,6 @@ def test_the_commands_of_the_help_in_their_order(typed, hub, tmp_path):
     assert out["push"] == f"pushed: {hub.endpoint}/datasets/me/name\n"
     assert TOKEN not in "".join([*out.values(), *notes.values()])
     assert "scores.json" in hub.files("dataset", "me/name")
-    for page in ("page/report.html", "run/report/report.html"):
+    assert "look at it: python -m http.server -d out" in notes["space"]
+    for page in ("page/report.html", "run/report/report.html", "out/index.html"):
         assert (tmp_path / page).is_file()
