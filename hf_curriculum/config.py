@@ -1,10 +1,8 @@
-"""What a person gives as a name, a mapping, JSON, YAML or a file, read in one way everywhere; digests, atomic writes.
-
-In YAML `1e-5` is a number here, as in YAML 1.2 and JSON; YAML 1.1, and so PyYAML, take it for a word.
-"""
+"""Reads what a person gives as a name, a mapping, JSON, YAML or a file; digests, atomic writes."""
 
 from __future__ import annotations
 
+import difflib
 import errno
 import glob
 import hashlib
@@ -39,12 +37,14 @@ if TYPE_CHECKING:
 
 _DEEPEST = 100
 _LOCKED = (errno.EACCES, errno.EAGAIN)
-_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")  # PyYAML takes 1e-5 for a word, as YAML 1.1 does
 
 
 def read_config(value: str | Path | Mapping[str, Any], what: str, names: Iterable[str] = ()) -> dict[str, Any]:
     """The fields of a curriculum, a scorer, a preset or another mapping, however they were given."""
     names = sorted(names)
+    if isinstance(value, type):
+        raise TypeError(f"The {what} {value.__name__} is a class. Give one made of it: {value.__name__}(...).")
     parsed = value if isinstance(value, Mapping) else _read(value, what, names)
     _validate_depth(parsed, what)
     if isinstance(parsed, str) and names:
@@ -55,7 +55,8 @@ def read_config(value: str | Path | Mapping[str, Any], what: str, names: Iterabl
     if names and parsed.get("type") not in names:
         given = parsed.get("type")
         within = "" if given == value else f" in {value if isinstance(value, Mapping) else str(value)!r}"
-        raise ValueError(f"There is no {what} {given!r}{within}. The types are {names}.")
+        near = "".join(f" Did you mean {name!r}?" for name in difflib.get_close_matches(str(given).lower(), names, 1))
+        raise ValueError(f"There is no {what} {given!r}{within}. The types are {names}.{near}")
     return dict(parsed)
 
 
@@ -184,11 +185,9 @@ def read_yaml(text: str) -> Any:
 def _loader() -> type:
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """`SafeLoader` with more numbers."""
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
-    return Loader
+    loader = type("Loader", (yaml.SafeLoader,), {})  # the resolver is added to this class alone
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
+    return loader
 
 
 def digest(*content: str | bytes | memoryview | np.ndarray | Path, size: int = 8) -> str:

@@ -32,7 +32,13 @@ def test_a_mapping_without_a_type(tmp_path):
 @pytest.mark.parametrize(
     ("value", "names", "message"),
     [
-        ("phase", NAMES, r"There is no curriculum 'phase'\. The types are \['iid', 'phases'\]"),
+        (
+            "phase",
+            NAMES,
+            r"no curriculum 'phase'\. The types are \['iid', 'phases'\]\. Did you mean 'phases'\?",
+        ),
+        ("Phases", NAMES, r"There is no curriculum 'Phases'.* Did you mean 'phases'\?"),
+        ("wsod", NAMES, r"There is no curriculum 'wsod'\. The types are \['iid', 'phases'\]\.$"),
         ("rate: 1", NAMES, r"There is no curriculum None in 'rate: 1'"),
         ("3", NAMES, r"'3' is neither a name of \['iid', 'phases'\], nor a mapping with a `type`"),
         ("phase", (), "'phase' is neither a mapping, nor a file that holds one"),
@@ -43,6 +49,11 @@ def test_a_mapping_without_a_type(tmp_path):
 def test_what_cannot_be_read(value, names, message):
     with pytest.raises(ValueError, match=message):
         read_config(value, "curriculum", names)
+
+
+def test_a_class_is_not_what_is_made_of_it():
+    with pytest.raises(TypeError, match=r"The curriculum Made is a class\. Give one made of it: Made\(\.\.\.\)"):
+        read_config(type("Made", (), {}), "curriculum", NAMES)
 
 
 def nested(depth):

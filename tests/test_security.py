@@ -259,7 +259,7 @@ class TestNamesOfOtherFiles:
         secret = picture(folder.parent, "secret.png", (9, 7))
         source = loader(folder, [picture(folder, "a.png").name, escape(folder, secret)])
         for check_images in (True, False):
-            with pytest.raises(ValueError, match=r"names 1 files outside of .*secret\.png.*allow_outside=True"):
+            with pytest.raises(ValueError, match=r"names files outside of .*secret\.png.*allow_outside=True"):
                 load_captioned(source, check_images=check_images)
         allowed = load_captioned(source, allow_outside=True)
         allowed = allowed if isinstance(allowed, Dataset) else allowed["train"]
@@ -269,7 +269,7 @@ class TestNamesOfOtherFiles:
     def test_no_loader_goes_to_an_address(self, folder, loader, monkeypatch):
         monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("a connection was made"))
         source = loader(folder, [picture(folder, "a.png").name, "http://127.0.0.1:9/a.png"])
-        with pytest.raises(ValueError, match=r"names 1 files outside of .*http://127"):
+        with pytest.raises(ValueError, match=r"names files outside of .*http://127"):
             load_captioned(source)
 
     @loaders
@@ -294,7 +294,7 @@ class TestNamesOfOtherFiles:
         picture(folder, "a.png")
         private = csv(tmp_path, ["a.png"]) / "captions.csv"
         (folder / "captions.csv").symlink_to(private)
-        with pytest.raises(ValueError, match=r"names 1 files outside of .*captions\.csv \(which is"):
+        with pytest.raises(ValueError, match=r"names files outside of .*captions\.csv \(a link leads to"):
             load_captioned(folder)
         assert len(load_captioned(folder / "captions.csv")) == 1  # named by the user
         assert len(load_captioned(folder, allow_outside=True)) == 1
@@ -319,7 +319,7 @@ class TestNamesOfOtherFiles:
         for name, target in (("000000000.txt", "secret.txt"), ("000000001.png", secret.name)):
             (folder / "00000" / name).symlink_to(tmp_path / target)
             for load in (load_img2dataset, load_captioned):
-                with pytest.raises(ValueError, match=r"names 1 files outside of .*secret"):
+                with pytest.raises(ValueError, match=r"names files outside of .*secret"):
                     load(folder)
             assert len(load_captioned(folder, allow_outside=True)) == 1 + (target == secret.name)
             (folder / "00000" / name).unlink()
@@ -329,7 +329,7 @@ class TestNamesOfOtherFiles:
         (tmp_path / "narratives.jsonl").write_text(json.dumps(record))
         (folder / "a.png").symlink_to(picture(tmp_path, "secret.png"))
         for load in (load_url_list, load_captioned):
-            with pytest.raises(ValueError, match=r"names 1 files outside of .*secret\.png"):
+            with pytest.raises(ValueError, match=r"names files outside of .*secret\.png"):
                 load(tmp_path / "narratives.jsonl", images=folder)
         assert len(load_captioned(tmp_path / "narratives.jsonl", images=folder, allow_outside=True)) == 1
 
@@ -337,7 +337,7 @@ class TestNamesOfOtherFiles:
         outside = picture(tmp_path, "mine.png")
         rows = Dataset.from_dict({"image": [str(outside)], "caption": ["a dog"]})
         assert len(load_captioned(rows)) == 1
-        with pytest.raises(ValueError, match="names 1 files outside"):
+        with pytest.raises(ValueError, match="names files outside"):
             load_captioned(rows, images=folder)
 
     def test_from_the_shell(self, folder, tmp_path):
@@ -362,14 +362,14 @@ class TestNamesOfOtherFiles:
         assert held.exit_code == 0
         assert "images and other files embedded: 2, " in held.output
         name_files(saved, place, name)
-        with pytest.raises(ValueError, match=r"names 1 files outside of .*allow_outside=True"):
+        with pytest.raises(ValueError, match=r"names files outside of .*allow_outside=True"):
             load_scored(saved)
         assert len(load_scored(saved, allow_outside=True)) == 2
         commands = {"push": ["me/x", "--dry-run", "--thumbnails"], "plan": ["{type: iid, epochs: 1}"], "inspect": []}
         for command, words in commands.items():
             refused = CliRunner().invoke(app, [command, str(saved), *words])
             assert refused.exit_code == 1, command
-            assert "names 1 files outside of" in refused.output
+            assert "names files outside of" in refused.output
         assert asked.requests == []
 
     def test_a_push_asks_for_no_address(self, folder, tmp_path, asked):
@@ -399,7 +399,7 @@ class TestNamesOfOtherFiles:
             pq.write_table(table.set_column(0, table.schema.field("image"), rows), buckets / shard["file"])
             shard["bytes"] = (buckets / shard["file"]).stat().st_size
         write_index(buckets, content)
-        with pytest.raises(ValueError, match="names 1 files outside of"):
+        with pytest.raises(ValueError, match="names files outside of"):
             list(BucketedStream(buckets, IID(epochs=1)))
         assert asked.requests == []
 
@@ -643,7 +643,7 @@ class TestWhatDataNames:
         held_out = tmp_path / "run" / "held_out"
         held_out.mkdir(parents=True)
         (held_out / "captions.json").write_text(json.dumps([{"file": "../../secret.png"}]))
-        with pytest.raises(ValueError, match=r"captions\.json names 1 files outside of .*secret\.png"):
+        with pytest.raises(ValueError, match=r"captions\.json names files outside of .*secret\.png"):
             add_held_out(Report("t"), held_out, "run")
         (held_out / "captions.json").write_text("[{}]")
         with pytest.raises(ValueError, match=r"captions\.json is damaged \(KeyError: 'file'\)"):
@@ -654,7 +654,7 @@ class TestWhatDataNames:
         picture(tmp_path, "secret.png")
         picture(tmp_path, "images/a.png")
         assert find_images(tmp_path / "images", ["a"], task="t") == [tmp_path / "images" / "a.png"]
-        with pytest.raises(ValueError, match=r"names 1 files outside of .*secret\.png"):
+        with pytest.raises(ValueError, match=r"names files outside of .*secret\.png"):
             find_images(tmp_path / "images", ["a", "../secret"], task="t")
 
     @pytest.mark.slow  # to import `diffusers`

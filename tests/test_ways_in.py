@@ -59,7 +59,7 @@ ROWS = Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"], "image": [Non
 BENCHMARKS = ("winoground", "vqa", "devbench", "blimp_filtered")
 
 
-OUTSIDE = r"names 1 files outside of .*allow_outside=True"
+OUTSIDE = r"names files outside of .*allow_outside=True"
 ATTACKS = {
     "captions name a file above": (hf.load_captioned, OUTSIDE),
     "captions name an absolute file": (hf.load_captioned, OUTSIDE),

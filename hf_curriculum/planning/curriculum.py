@@ -359,6 +359,7 @@ def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curri
     """Makes a curriculum from its name, a mapping, JSON or YAML text, or a file; returns a curriculum unchanged.
 
     Raises:
+        TypeError: a class in place of a curriculum.
         ValueError: the value cannot be read, `type` is missing or unknown, or a field is not the curriculum's.
 
     Example:

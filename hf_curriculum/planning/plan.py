@@ -15,7 +15,7 @@ import numpy as np
 
 from hf_curriculum.config import digest
 from hf_curriculum.planning.batches import Layout
-from hf_curriculum.planning.curriculum import Budget, Curriculum, Log
+from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, curriculum_from
 from hf_curriculum.planning.deciding import Observed, Selection
 from hf_curriculum.planning.export import export_order, validate_order
 from hf_curriculum.planning.exposure import TRAINED, Exposure, cut_line, describe, exposure_of, small_pools
@@ -537,7 +537,7 @@ class Plan:
 
 
 def make_plan(
-    curriculum: Curriculum,
+    curriculum: Curriculum | Mapping[str, Any] | str | Path,
     ranking: Dataset | Ranking | np.ndarray,
     *,
     score_column: str | None = None,
@@ -551,7 +551,7 @@ def make_plan(
     The score's provenance says which end is easy. More draws from the last pool fill the last global batch.
 
     Args:
-        curriculum: the rule.
+        curriculum: the rule, or its name, mapping or file.
         ranking: the data set, an order of examples, or one score per example, where low = easy by default.
         score_column: the data set's score.
         global_batch_size: examples per optimizer step.
@@ -561,7 +561,7 @@ def make_plan(
             curriculum is cut short after its first `max_steps` steps.
 
     Raises:
-        TypeError: splits or an iterable data set.
+        TypeError: splits, an iterable data set, or a class in place of a curriculum.
         ValueError: the score is missing, its easy end is unknown, or `score_column` is given without a data set. Or a
             pool is empty, `max_steps` exceeds the curriculum's own length, or `epochs` contradicts it.
 
@@ -573,6 +573,7 @@ def make_plan(
     """
     if global_batch_size < 1:
         raise ValueError(f"global_batch_size={global_batch_size} was given; a step needs at least 1 example.")
+    curriculum = curriculum_from(curriculum)
     if isinstance(ranking, DATASET_TYPES):
         ranking = rank_dataset(ranking, curriculum, score_column)
     elif score_column is not None:

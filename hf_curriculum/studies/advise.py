@@ -150,7 +150,8 @@ def advise(
         score_column: the score; by default the first one that is recorded.
         features: `image_id` → features of the image, or the folder of `hf-curriculum features`. By default the
             shipped CLIP of drawn scenes encodes the images, which tells little of photographs.
-        minutes: how long it may take. A first short run is timed; seeds and lengths are what fits.
+        minutes: how long it may take. Short runs are timed first; seeds and lengths are what fits. Too little time
+            is known after them: about a minute.
         model: which models are trained.
         seed: of the sample, of what is held out and of the seeds.
         seeds, lengths: in place of what fits. With both of them nothing depends on how fast the machine is.
@@ -268,8 +269,8 @@ def _what_fits(sample: Sample, minutes: float, deadline: float) -> tuple[int, tu
     if count < MIN_SEEDS:
         needed = math.ceil((60 * minutes - left + MIN_SEEDS * seconds) / 60) + 1
         raise ValueError(
-            f"minutes={minutes:g} is too few: one seed takes {seconds:.0f} seconds on this machine, and an "
-            f"interval is made of {MIN_SEEDS} or more. Give {needed} minutes or more."
+            f"{minutes:g} minutes are too few: one seed takes {seconds:.0f} seconds on this machine, and an interval "
+            f"needs {MIN_SEEDS} or more. Give minutes={needed} or more (hf-curriculum advise: --minutes {needed})."
         )
     return min(count, MAX_SEEDS), lengths
 

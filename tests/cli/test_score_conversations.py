@@ -117,7 +117,7 @@ def test_any_data_names_no_files_outside(llava, tmp_path):
     Dataset.from_dict({"image": [[], []], "duration": [1.0, 2.0]}, features).save_to_disk(tmp_path / "given" / "x")
     name_files(tmp_path / "given" / "x", "list", str(tmp_path / "secret.png"))
     told = run("score", tmp_path / "given" / "x", "heard", "--scorer", "my_scorers:Seconds", code=1)
-    assert "names 1 files outside of" in told
+    assert "names files outside of" in told
     run("score", tmp_path / "given" / "x", "heard", "--scorer", "my_scorers:Seconds", "--allow-outside")
 
 

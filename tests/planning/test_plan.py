@@ -453,6 +453,14 @@ def test_curricula_from_names_and_files(tmp_path):
     file.write_text("type: phases\ncut: value\n")
     assert curriculum_from(file) == Phases(cut="value")
     assert curriculum_from(rule := Phases()) is rule
+    scores = np.arange(12.0)
+    by_file, by_rule = (make_plan(given, scores, global_batch_size=2) for given in (file, Phases(cut="value")))
+    assert by_file.fingerprint() == by_rule.fingerprint()
+
+
+def test_a_class_is_no_curriculum():
+    with pytest.raises(TypeError, match=r"The curriculum Phases is a class\. Give one made of it: Phases\(\.\.\.\)"):
+        make_plan(Phases, np.arange(12.0), global_batch_size=2)
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,10 @@ def test_too_few_minutes_are_refused_with_those_that_are_needed(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock.now)
     sample = SimpleNamespace(small=clock, scorer=None, plain=None, held=None)
-    with pytest.raises(ValueError, match=r"minutes=2 is too few: one seed takes \d+ seconds .*Give \d+ minutes"):
+    with pytest.raises(
+        ValueError,
+        match=r"2 minutes are too few: one seed takes \d+ seconds .*Give minutes=\d+ or more \(.* --minutes \d+\)",
+    ):
         module._what_fits(sample, 2, 120)
 
 

@@ -154,14 +154,17 @@ def validate_inside(paths: Iterable[str | None], roots: Sequence[str | Path], so
         real = os.path.join(folders[folder], name)
         if name in ("", ".", "..") or os.path.islink(real):
             real = os.path.realpath(real)
-        if is_elsewhere(path) or not real.startswith(inside):
-            outside.append(path if real == os.path.abspath(path) else f"{path} (which is {real})")
+        if is_elsewhere(path):
+            outside.append(path)
+        elif not real.startswith(inside):
+            outside.append(path if real == os.path.abspath(path) else f"{path} (a link leads to {real})")
     if outside:
+        more = f" and {len(outside) - 3:,} more" if len(outside) > 3 else ""
         raise ValueError(
-            f"{source} names {len(outside)} files outside of {' and '.join(map(str, roots))}: {', '.join(outside[:3])}"
-            f"{', …' * (len(outside) > 3)}. They would be read, stored with the data and published with it. Put them "
-            "into that folder, name theirs with `images=`, or, for data that you trust, pass `allow_outside=True` "
-            "(hf-curriculum score: --allow-outside)."
+            f"{source} names files outside of {' and '.join(map(str, roots))}: {', '.join(outside[:3])}{more}. "
+            "They would be read, stored with the data and published with it. Put them into that folder, name their "
+            "folder with `images=`, or, for data that you trust, pass `allow_outside=True` (hf-curriculum score: "
+            "--allow-outside)."
         )
 
 

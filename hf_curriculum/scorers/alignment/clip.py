@@ -341,7 +341,8 @@ class OutOfDistributionCheck:
             logger.warning(
                 "The CLIP that ships with hf-curriculum was trained on the embedded scenes only, and %d of %d %s: "
                 "they are out of distribution, and their cosines mean little. Name a CLIP trained on such data, "
-                'for example CLIPSimilarity("openai/clip-vit-base-patch32") for photographs.',
+                'for example CLIPSimilarity("openai/clip-vit-base-patch32") for photographs; `hf-curriculum advise` '
+                "takes its features (`hf-curriculum features`).",
                 number,
                 of,
                 what,

@@ -247,7 +247,7 @@ def test_images_outside_of_the_folder_are_refused(tmp_path):
     file = tmp_path / "data" / "t.csv"
     file.parent.mkdir()
     file.write_text(f"file_name,label\n{secret},dog\n")
-    with pytest.raises(ValueError, match=r"names 1 files outside of"):
+    with pytest.raises(ValueError, match=r"names files outside of"):
         load_labelled(file)
     assert len(load_labelled(file, allow_outside=True)) == 1
 
@@ -383,7 +383,7 @@ def test_only_images_are_opened(tmp_path):
     write(tmp_path / "in" / "cat" / "1.png")
     outside = write(tmp_path / "out" / "1.png")
     (tmp_path / "in" / "cat" / "2.png").symlink_to(outside)
-    with pytest.raises(ValueError, match=r"names 1 files outside of"):
+    with pytest.raises(ValueError, match=r"names files outside of"):
         load_labelled(tmp_path / "in")
 
 
@@ -476,7 +476,7 @@ def test_parquet_with_names_of_images_beside_it(tmp_path, monkeypatch):
     for name in ("photos/a.png", secret):
         Dataset.from_dict({"image": [name], "label": [0]}).to_parquet(str(tmp_path / "data" / "x.parquet"))
         if name == secret:
-            with pytest.raises(ValueError, match="names 1 files outside of"):
+            with pytest.raises(ValueError, match="names files outside of"):
                 load_labelled("data/x.parquet")
         found = load_labelled("data/x.parquet", allow_outside=name == secret)
         assert found[0]["image"].size == (16, 16)
