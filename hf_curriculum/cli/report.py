@@ -12,7 +12,9 @@ from hf_curriculum.cli.common import WITHOUT_SPLITS, AsJson, Split, load_split, 
 
 @plainly
 def report_command(
-    run: Annotated[Path, typer.Argument(help="The folder that a run was trained into, or one checkpoint.")],
+    run: Annotated[
+        Path, typer.Argument(exists=True, help="The folder that a run was trained into, or one checkpoint.")
+    ],
     output: Annotated[Path | None, typer.Argument(help="Folder for the page; RUN/report, if not given.")] = None,
     control: Annotated[
         list[str] | None, typer.Option(help="A run to compare with, as FOLDER or NAME=FOLDER. May be repeated.")

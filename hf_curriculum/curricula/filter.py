@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from hf_curriculum.planning.buckets import keep_easiest
 from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, WrappingCurriculum, curriculum_from
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, rank_scores
-from hf_curriculum.planning.score_mixture import ScoreMixture, fit_score_mixture
 from hf_curriculum.planning.stage import Stage
+
+if TYPE_CHECKING:
+    from hf_curriculum.planning.score_mixture import ScoreMixture
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ class Filter(WrappingCurriculum):
 
     def _mixture(self, ranking: Ranking) -> ScoreMixture:
         """The two humps of all scores; they do not depend on which rows are left in the order."""
+        from hf_curriculum.planning.score_mixture import fit_score_mixture
+
         mixture = fit_score_mixture(self._values(ranking))
         if mixture.lacks:
             name = f"`{self.by or ranking.score_column}`" if self.by or ranking.score_column else "the score"

@@ -63,6 +63,11 @@ class Curriculum(Configured, Deciding, ABC):
     fit_epochs: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if not hasattr(self, "type"):
+            raise TypeError(
+                f"{type(self).__name__} has no `type`, the name by which a plan and a checkpoint know it. Give it "
+                'one: type: ClassVar[str] = "my_rule".'
+            )
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, (list, range, np.ndarray)):
@@ -144,10 +149,16 @@ class Curriculum(Configured, Deciding, ABC):
         """`stages`, as long as `fit_steps` or `fit_epochs` say.
 
         Raises:
+            TypeError: `stages` returned something else than stages.
             ValueError: there are more stages than steps.
         """
         stages, steps = self.stages(ranking, budget, log), self._steps_to_fit(ranking, budget)
-        return stages if steps is None else _fit(stages, steps, budget.global_batch_size)
+        if not (isinstance(stages, (tuple, list)) and stages and all(isinstance(stage, Stage) for stage in stages)):
+            raise TypeError(
+                f"{type(self).__name__}.stages returned {stages!r:.100}. It returns a tuple of one or more `Stage`s, "
+                "in the order in which they are trained on."
+            )
+        return tuple(stages) if steps is None else _fit(stages, steps, budget.global_batch_size)
 
     def fitted_epochs(self, budget: Budget, ranking: Ranking) -> float:
         """`nominal_epochs`, or those of a run that is as long as `fit_steps` or `fit_epochs` say."""

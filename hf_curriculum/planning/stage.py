@@ -88,7 +88,7 @@ class Stage:
         if self.pool_size < 1:
             raise ValueError(
                 f"{self.name.capitalize()} has no rows ({self.rule}): no example could be drawn. "
-                "Use fewer phases, cut='rank', or a score with more distinct values."
+                "Use fewer stages, a score with more distinct values, or, for Phases, cut='rank'."
             )
         if self.num_draws < 1:
             raise ValueError(

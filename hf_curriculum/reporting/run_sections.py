@@ -280,7 +280,9 @@ def add_captions(report: Report, dataset: Dataset, run: RunFacts) -> None:
         (image, f"“{entry['generated']}”", "reference: " + entry["references"][0])
         for image, entry in zip(images, run["captions"], strict=True)
     ]
-    report.add_gallery(Gallery("Generated captions", items, f"Validation images with captions of {run['name']}."))
+    report.add_gallery(
+        Gallery("Generated captions", items, f"Captions of validation images by the model of {run['name']}.")
+    )
 
 
 def _cuts(scores: np.ndarray, easy: str, plan: Mapping[str, Any]) -> tuple[list[float], list[float]]:

@@ -131,10 +131,10 @@ def as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
     scorers = [scorers] if isinstance(scorers, Scorer) or not isinstance(scorers, Sequence) else list(scorers)
     for scorer in scorers:
         if not isinstance(scorer, Scorer):
-            given = scorer if isinstance(scorer, type) else type(scorer)
+            given = f"the class {scorer.__name__}" if isinstance(scorer, type) else f"{scorer!r:.60}"
             raise TypeError(
-                f"`add_scores` was given {given.__name__!r}, not a scorer. Give an instance (`NounCount()`), subclass "
-                "`Scorer`, or join finished numbers with `add_scores_from`."
+                f"`add_scores` was given {given}, not a scorer. Give an instance (`NounCount()`), subclass `Scorer`, "
+                "or join finished numbers with `add_scores_from`."
             )
         scorer.validate_columns()
     written = [column for scorer in scorers for column in scorer.outputs]

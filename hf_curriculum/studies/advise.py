@@ -95,7 +95,7 @@ class Advice:
 
     def __str__(self) -> str:
         found = self.auc
-        head = ["hundredths", "all captions", "filtered", "keeps", "gain [95 %]"]
+        head = ["× 100", "all captions", "filtered", "keeps", "gain [95 %]"]
         rows = [
             [
                 name,
@@ -109,8 +109,8 @@ class Advice:
             f"{self.rows:,} captions of {self.units[0]:,} {self.unit} to train on, {self.units[1]:,} held out; "
             f"{self.seeds} seeds, {self.lengths[0]} to {self.lengths[-1]} steps, {self.seconds / 60:.1f} minutes\n"
             f"score: {self.judged_by}\n"
-            f"AUC {found.value:.2f} [{found.lower:.2f}, {found.upper:.2f}] for telling dealt captions from the others "
-            f"(0.5 is chance)\n\n{table(head, rows, for_terminals=True)}"
+            f"AUC {found.value:.2f} [{found.lower:.2f}, {found.upper:.2f}] for telling captions of another image from "
+            f"the others (0.5 is chance)\n\n{table(head, rows, for_terminals=True)}"
             f"({self.measured}; held-out captions are as they came)\n\n{self.verdict}: {self.reason}"
         )
 
@@ -236,7 +236,7 @@ def judge(area: Interval, own: Interval, dealt: Interval) -> tuple[Verdict, str]
     if own.upper < 0:
         return "nothing to win", "in these runs the filter loses: what it drops taught the small model more."
     if area.value < MIN_AUC:
-        why = f"the score hardly tells wrong captions (AUC below {MIN_AUC:g})."
+        why = f"the score hardly tells wrong captions from right ones (AUC below {MIN_AUC:g})."
     elif dealt.lower <= 0:
         why = f"these runs see no gain even where {DEALT:.0%} more captions are known to be wrong."
     else:

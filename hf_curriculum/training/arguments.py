@@ -185,6 +185,8 @@ class CurriculumTrainingArguments(TrainingArguments):
             self.per_device_train_batch_size = default_of(type(self), "per_device_train_batch_size", size)
             self.gradient_accumulation_steps = default_of(type(self), "gradient_accumulation_steps", accumulated)
             return
+        if total < 1:
+            raise ValueError(f"global_batch_size={total} was given; a step needs at least 1 example.")
         devices = self.world_size * max(1, self.n_gpu)
         if self.parallelism_config is not None:
             devices //= self.parallelism_config.non_data_parallel_size
@@ -197,12 +199,13 @@ class CurriculumTrainingArguments(TrainingArguments):
         given = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
         given = {name: value for name, value in given.items() if value is not None}
         fixed = devices * math.prod(given.values())
-        if total < 1 or fixed < 1 or total % fixed or (len(given) == 2 and total != fixed):
+        if fixed < 1 or total % fixed or (len(given) == 2 and total != fixed):
             named = "".join(f", {name}={value}" for name, value in given.items())
             raise ValueError(
-                f"global_batch_size={total} is not possible with {devices} devices{named}: it has to be "
-                f"{'exactly' if len(given) == 2 else 'a multiple of'} {fixed}. Leave gradient_accumulation_steps or "
-                "per_device_train_batch_size out and it follows, or use another number of processes."
+                f"global_batch_size={total} is not possible with {devices} device{'s' * (devices > 1)}{named}: it "
+                f"has to be {'exactly' if len(given) == 2 else 'a multiple of'} {fixed}. Leave "
+                "gradient_accumulation_steps or per_device_train_batch_size out and it follows, or use another number "
+                "of processes."
             )
         rest = total // fixed
         self.per_device_train_batch_size = size or rest

@@ -1,9 +1,9 @@
-"""LLaVA's JSON and a vision-language model, short answers first, trained by TRL:
+"""LLaVA's JSON and a vision-language model, short answers first, trained by TRL.
 
     accelerate launch recipes/examples/vision_language.py MODEL llava.json IMAGES OUT
 
 MODEL is a folder or a name on the Hub, such as HuggingFaceTB/SmolVLM-256M-Instruct.
-TRL comes with `pip install 'hf-curriculum[vlm]'`.
+TRL comes with `pip install 'hf-curriculum[vlm]'`. The loss and the score are those of a conversation's last answer.
 """
 
 import sys
@@ -18,12 +18,12 @@ from hf_curriculum.training.setup import close_process_group
 
 def main(model: str, conversations: str, images: str, out: str) -> None:
     data = load_conversations(conversations, images=images)  # columns messages, images
-    data = add_scores(data, ResponseLength())  # + column response_length, in words
 
-    def last_turn(row):  # so that the loss counts the response alone
+    def last_turn(row):  # so that the loss counts this answer alone
         return {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}
 
     data = data.map(last_turn, remove_columns="messages")
+    data = add_scores(data, ResponseLength(column="completion"))  # + column response_length, in words
     CurriculumSFTTrainer = with_curriculum(SFTTrainer)
     args = CurriculumSFTTrainer.args_class(
         out,

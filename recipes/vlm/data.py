@@ -29,8 +29,20 @@ def prepare(data_args: DataArguments) -> DatasetDict:
 
 
 def read_data(data_args: DataArguments, *others: Any) -> dict[str, Dataset]:
-    """What a run trains on, for the budget and for telling other data from this."""
-    return {"train": prepare(data_args)["train"]}
+    """What a run trains on, for the budget and for telling other data from this.
+
+    Raises:
+        ValueError: the curriculum mixes rows by a column that the data lacks.
+    """
+    train = prepare(data_args)["train"]
+    rule = others[-1].curriculum if others else None
+    absent = [name for name, kind in (rule.reads_in_all if rule else {}).items() if kind != "score"]
+    if absent := [name for name in absent if name not in train.column_names]:
+        raise ValueError(
+            f"{rule} reads `{absent[0]}` of each row, and {data_args.data} has no such column, so no run was begun. "
+            "Add it to the data, or leave such curricula out: --grid loaded trains the others."
+        )
+    return {"train": train}
 
 
 @lru_cache(maxsize=2)

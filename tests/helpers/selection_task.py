@@ -64,7 +64,7 @@ def small_git(dropout: float = 0.0, **more: Any) -> Any:
     model = git_from_config(small_git_config(len(tokenizer), tokenizer=tokenizer, **sizes, **still, **more))
     with torch.no_grad():
         for weight in model.parameters():
-            weight.mul_(4 if weight.ndim > 1 else 1)
+            weight.mul_(3 if weight.ndim > 1 else 1)
     return model
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -456,6 +456,39 @@ def test_curricula_from_names_and_files(tmp_path):
     scores = np.arange(12.0)
     by_file, by_rule = (make_plan(given, scores, global_batch_size=2) for given in (file, Phases(cut="value")))
     assert by_file.fingerprint() == by_rule.fingerprint()
+
+
+@dataclass(frozen=True)
+class Nameless(Curriculum):
+    """A rule whose author returns something, and forgot its `type`."""
+
+    returned: Any = None
+
+    def stages(self, ranking, budget, log=()):
+        return self.returned
+
+    def nominal_epochs(self, budget, ranking):
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Written(Nameless):
+    type: ClassVar[str] = "written"
+
+
+WHOLE = Stage(0, "a", "all", ((0, 4),), 4)
+
+
+@pytest.mark.parametrize("returned", [None, (), WHOLE, (WHOLE, "b")])
+def test_what_a_rule_returns_is_a_tuple_of_stages(returned):
+    with pytest.raises(TypeError, match=r"Written\.stages returned .*\. It returns a tuple of one or more `Stage`s"):
+        make_plan(Written(returned), np.arange(4.0), global_batch_size=2)
+    assert make_plan(Written((WHOLE,)), np.arange(4.0), global_batch_size=2).num_steps == 2
+
+
+def test_a_rule_without_a_type_says_so():
+    with pytest.raises(TypeError, match="Nameless has no `type`, the name by which a plan and a checkpoint know it"):
+        Nameless()
 
 
 def test_a_class_is_no_curriculum():

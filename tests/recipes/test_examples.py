@@ -98,6 +98,8 @@ def test_a_vision_language_model_learns_short_answers_first(launch, photos, tmp_
             "image": image.name,
             "conversations": [
                 {"from": "human", "value": "<image>\nw1 w2"},
+                {"from": "gpt", "value": " ".join(["w4"] * (7 - number % 7))},  # both answers: 8 words in every row
+                {"from": "human", "value": "w1"},
                 {"from": "gpt", "value": " ".join(["w3"] * (number % 7 + 1))},
             ],
         }

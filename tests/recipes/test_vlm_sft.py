@@ -15,13 +15,13 @@ from datasets import Dataset, Features, List, Value
 from datasets import Image as Stored
 from PIL import Image
 from vlm.arguments import PARSER, PRESETS, CurriculumSFTTrainer, DataArguments, ModelArguments, SFTArguments
-from vlm.data import GREY, as_turns, blinded, image_ids, prepare
+from vlm.data import GREY, as_turns, blinded, image_ids, prepare, read_data
 from vlm.evaluation import accuracies, normalised, right_answers, wrong_facts
 from vlm.model import train_tokenizer
 from vlm.scores import neutral
 from vlm.world import CLEAR, KINDS, SIDE, ask, describe, make_conversations, text_questions
 
-from hf_curriculum import make_plan, make_scenes
+from hf_curriculum import curriculum_from, make_plan, make_scenes
 from hf_curriculum.scenes.vocabulary import COLOURS, NOUNS
 from hf_curriculum.studies.recipe import read_preset, study_arms
 
@@ -240,6 +240,11 @@ def test_other_conversations_hold_out_images(tmp_path):
     made = prepare(arguments_of(*given)[0])
     assert {name: len(rows) for name, rows in made.items()} == {"train": 4, "test": 2}
     assert not set(made["train"]["image_id"]) & set(made["test"]["image_id"])
+    parsed = arguments_of(*given)
+    assert len(read_data(*parsed)["train"]) == 4
+    parsed[-1].curriculum = curriculum_from("{type: mixture, column: source, shares: {caption: 1, vqa: 1}}")
+    with pytest.raises(ValueError, match=r"Mixture\(.*\) reads `source` of each row, and .* has no such column"):
+        read_data(*parsed)
     with pytest.raises(ValueError, match="held_out=6 of 6 images leaves none"):
         prepare(arguments_of(*given[:-1], "6")[0])
     rows = json.loads(file.read_text())

@@ -474,9 +474,9 @@ def test_a_scored_data_set_saves_loads_and_pickles(data, tmp_path):
 
 
 def test_wrong_arguments(small):
-    with pytest.raises(TypeError, match="was given 'function', not a scorer"):
+    with pytest.raises(TypeError, match=r"was given <function .*, not a scorer"):
         add_scores(small, lambda batch: batch)
-    with pytest.raises(TypeError, match="was given 'NounCount', not a scorer"):
+    with pytest.raises(TypeError, match="was given the class NounCount, not a scorer"):
         add_scores(small, [NounCount])
     with pytest.raises(TypeError, match=r"was given a list. Give a `datasets.Dataset`"):
         add_scores([{"caption": "a"}], NounCount())

@@ -138,7 +138,7 @@ def test_a_global_batch_that_cannot_be_is_refused(tmp_path):
             gradient_accumulation_steps=3)  # fmt: skip
     refused(r"it has to be exactly 16", global_batch_size=32, per_device_train_batch_size=8,
             gradient_accumulation_steps=2)  # fmt: skip
-    refused(r"global_batch_size=0 is not possible", global_batch_size=0)
+    refused(r"global_batch_size=0 was given; a step needs at least 1 example", global_batch_size=0)
     refused(r"auto_find_batch_size=True lowers them", global_batch_size=32, auto_find_batch_size=True)
 
 

@@ -115,7 +115,7 @@ def test_what_was_written_to_held_out_images_is_shown(make_trainer, tmp_path):
     entries = [{"file": "1.png", "generated": "a green cup", "references": ["a red cup", "a cup"]}]
     (held_out / "captions.json").write_text(json.dumps(entries))
     page = training_report(tmp_path / "out").to_html()
-    for part in ("Generated captions", "with captions of out", "“a green cup”", "reference: a red cup"):
+    for part in ("Generated captions", "by the model of out", "“a green cup”", "reference: a red cup"):
         assert part in page
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -38,9 +39,10 @@ def validate_mapping(columns: Columns | None) -> None:
     """Raises unless the mapping's keys are our names and its values names; of `caption`, also several."""
     unknown = [name for name in columns or {} if name not in ALIASES]
     if unknown:
+        near = (difflib.get_close_matches(unknown[0], ALIASES, 1) or [IMAGE])[0]
         raise ValueError(
-            f"`columns` has the keys {unknown}. It maps our names {list(ALIASES)} to those of the data, so to call "
-            f"the column `{unknown[0]}` our `image`, write columns={{'image': '{unknown[0]}'}}."
+            f"`columns` has the keys {unknown}. It maps our names {list(ALIASES)} to those of the data: where a "
+            f"column is called `{unknown[0]}`, write for example columns={{'{near}': '{unknown[0]}'}}."
         )
 
     several = [name for name in (IMAGE, IMAGE_ID) if not isinstance((columns or {}).get(name, name), str)]

@@ -108,6 +108,11 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
         fields = table_fields(found, columns)
         if fields is not None:
             return {UNSPLIT: read_caption_table(content, fields)}
+    if isinstance(first, Mapping) and {"conversations", "messages"} & {*first}:
+        raise ValueError(
+            f"{path} holds conversations, and load_captioned reads captions. Read it by "
+            f"`load_conversations({str(path)!r}, images=...)`; `hf-curriculum score` does so by itself."
+        )
     raise ValueError(
         f"load_captioned does not recognise {path}. Its {'rows have' if isinstance(content, list) else 'object has'} "
         f"the fields {found!r:.300}, and `columns={columns}` was given. Name the fields of the image's file and of "

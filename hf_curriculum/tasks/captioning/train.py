@@ -35,6 +35,7 @@ from hf_curriculum.cli.common import (
     suggest,
     typed_again,
 )
+from hf_curriculum.columns import CAPTION, MESSAGES
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -283,6 +284,11 @@ def _validate_captions(folder: Path, parts: Iterable[Dataset | None]) -> None:
     """Raises where captions are empty, before a model is made that meets them at some later step."""
     from hf_curriculum.data.captions import count_empty_captions
 
+    if any(part is not None and MESSAGES in part.column_names and CAPTION not in part.column_names for part in parts):
+        raise ValueError(
+            f"{folder} holds conversations, and `train` trains captioners on the column `caption`. TRL fine-tunes a "
+            "vision-language model on them, in a curriculum's order: `hf-curriculum recipe vlm_sft --help`."
+        )
     if empty := sum(count_empty_captions(part) for part in parts if part is not None):
         raise ValueError(
             f"{empty:,} of the captions in {folder} are empty, and a captioner has nothing to learn from them. Score "
