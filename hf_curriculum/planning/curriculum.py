@@ -153,7 +153,8 @@ class Curriculum(Configured, Deciding, ABC):
             ValueError: there are more stages than steps.
         """
         stages, steps = self.stages(ranking, budget, log), self._steps_to_fit(ranking, budget)
-        if not (isinstance(stages, (tuple, list)) and stages and all(isinstance(stage, Stage) for stage in stages)):
+        known = isinstance(stages, (tuple, list)) and all(isinstance(stage, Stage) for stage in stages)
+        if not known or (not stages and self.signal is None):  # the first decision may come before the first stage
             raise TypeError(
                 f"{type(self).__name__}.stages returned {stages!r:.100}. It returns a tuple of one or more `Stage`s, "
                 "in the order in which they are trained on."

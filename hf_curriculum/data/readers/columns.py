@@ -42,7 +42,7 @@ def validate_mapping(columns: Columns | None) -> None:
         near = (difflib.get_close_matches(unknown[0], ALIASES, 1) or [IMAGE])[0]
         raise ValueError(
             f"`columns` has the keys {unknown}. It maps our names {list(ALIASES)} to those of the data: where a "
-            f"column is called `{unknown[0]}`, write for example columns={{'{near}': '{unknown[0]}'}}."
+            f"column is called `{unknown[0]}`, write columns={{'{near}': '{unknown[0]}'}}."
         )
 
     several = [name for name in (IMAGE, IMAGE_ID) if not isinstance((columns or {}).get(name, name), str)]
