@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from hf_curriculum.planning.deciding import Deciding, Log
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored
 from hf_curriculum.planning.stage import Budget, Stage
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 PartialBatches = Literal["stream", "keep"]
 DEFAULT_EPOCHS = 3.0

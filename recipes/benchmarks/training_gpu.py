@@ -37,7 +37,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -607,7 +607,7 @@ def measure(
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "hf_curriculum": hf_curriculum.__version__,
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "size": "tiny" if bench.tiny else "paper",
             "backend": bench.backend,
             "workers": bench.workers,
