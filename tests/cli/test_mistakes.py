@@ -62,7 +62,8 @@ def given(tmp_path_factory):
         (("train", "whole", "out", "--max-length", "2"), "greater than or equal to 3"),
         (("score", "photos", "out", "--column", "caption"), "'caption' is not OURS=THEIRS, as in caption=text"),
         (("score", "photos", "out", "--fit-on", "train"), "None of the scorers learns from a corpus"),
-        (("report", "run", "--control", "a/x", "--control", "b/x"), "Two of them are called 'x'"),
+        (("report", "nothing"), "'nothing' does not exist"),
+        (("report", "whole", "--control", "a/x", "--control", "b/x"), "Two of them are called 'x'"),
     ],
 )
 def test_called_in_a_way_that_cannot_work(given, words, message, monkeypatch):
