@@ -230,7 +230,7 @@ def test_from_images_and_captions_to_a_page_about_a_model(photos, tmp_path):
     ("words", "status", "message"),
     [
         (("inspect", "nowhere"), 2, "is no folder"),
-        (("report", "nowhere"), 1, "Error: No valid checkpoint found in output directory (nowhere)"),
+        (("report", "nowhere"), 2, "'nowhere' does not exist"),
         (("score", "nowhere", "out"), 1, "There is no file or folder nowhere here"),
         (("caption", "no/where", "a.png"), 1, "There is no captioner no/where"),
         (("train", "nowhere", "out"), 2, "is no folder"),

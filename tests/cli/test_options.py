@@ -279,11 +279,12 @@ def test_a_plan_s_warnings_are_heard_again_after_the_command(scored):
 def test_report_with_every_option_and_without(scored, replaced, tmp_path):
     report = replaced("training.report", "training_report", SimpleNamespace(write=StandIn("page.html")))
     run, other = tmp_path / "run", tmp_path / "other"
+    run.mkdir()
     found = done("report", run)
     assert (found.stdout, found.stderr) == ("page: page.html\n", "")
     assert report.calls == [((run,), {"controls": {}, "dataset": None, "title": "A training run"})]
     assert report.gives.write.calls == [((run / "report",), {})]
-    (run / "model").mkdir(parents=True)
+    (run / "model").mkdir()
     words = ["--control", f"mine={other}", "--control", tmp_path / "plain", "--dataset", scored / "parts"]
     found = done("report", run, tmp_path / "page", *words, "--split", "test", "--title", "T", "--json")
     named = report.calls[1][1]

@@ -161,7 +161,7 @@ def test_default_folders_do_not_collide(given, folder):
 def test_settings_that_contradict_each_other_are_refused_before_the_first_run(start):
     with pytest.raises(ValueError, match=r"text_weight=0\.5 was given without text"):
         start("--grid", "text_weight=none,0.5")
-    with pytest.raises(ValueError, match="global_batch_size=32 is not possible with 1 devices"):
+    with pytest.raises(ValueError, match="global_batch_size=32 is not possible with 1 device,"):
         start("--per_device_train_batch_size", "5")
     assert not list(Path(sys.argv[4]).iterdir())
 
