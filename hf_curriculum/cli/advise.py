@@ -29,7 +29,9 @@ _Features = Annotated[
     Path | None,
     typer.Option(help="Stored features of the images, as `hf-curriculum features` writes them: photographs need it."),
 ]
-_Minutes = Annotated[float, typer.Option(help="Time limit on this machine: 3 at the least.", callback=above_zero)]
+_Minutes = Annotated[
+    float, typer.Option(help="Time limit on this machine; fewer than 3 rarely do.", callback=above_zero)
+]
 _Easy = Annotated[Literal["low", "high"] | None, typer.Option(help="Which end is good, if not as recorded.")]
 
 

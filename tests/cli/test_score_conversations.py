@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from crafted import name_files
@@ -11,7 +12,7 @@ from datasets import Dataset, Features, Image, List, Value, load_from_disk
 from PIL import Image as PILImage
 from typer.testing import CliRunner
 
-from hf_curriculum import load_scored, read_provenance
+from hf_curriculum import load_captioned, load_scored, read_provenance
 from hf_curriculum.cli import app
 from hf_curriculum.data.load import fields_of
 from hf_curriculum.data.load_conversations import find_conversations, json_fields
@@ -109,6 +110,16 @@ def test_a_scorer_of_ones_own_on_conversations_and_on_any_data(llava):
     assert load_scored("heard")[:] == {"duration": [1.5, 2.5], "label": [0, 1], "seconds": [1.5, 2.5]}
     told = run("score", "audio.parquet", "heard2", "--scorer", "caption_length", code=1)
     assert "`caption`, `image` are not in the data" in told
+
+
+def test_who_reads_captions_says_what_reads_conversations(llava):
+    run("score", "llava", "scored", "--scorer", "response_length")
+    told = run("train", "scored", "run", "--curriculum", "phases", code=1)
+    assert "scored holds conversations, and `train` trains captioners on the column `caption`." in told
+    assert not Path("run/model").exists()
+    (file,) = Path("llava").glob("*.json")
+    with pytest.raises(ValueError, match=r"holds conversations, and load_captioned .*`load_conversations\('llava/"):
+        load_captioned(file)
 
 
 def test_any_data_names_no_files_outside(llava, tmp_path):
