@@ -104,7 +104,7 @@ def write_outcome(
     if try_it is not None:
         print(f"try the model:    {shlex.join(try_it(outcome))}")
     if not controls and runs[0]["curriculum"] and finished[0].arm == "curriculum":  # a row of a grid has its control
-        print(f"beside a control: {command_line('--compare')}")
+        print(f"with a control:   {command_line('--compare')}")
 
 
 def write_captions(outcome: Outcome) -> None:

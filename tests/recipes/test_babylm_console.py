@@ -160,12 +160,12 @@ def test_the_main_command_in_a_log_file(launch, tmp_path):
     captions = launch("hf_curriculum.cli", *shlex.split(tried)[1:], cwd=tmp_path).stdout.splitlines()
     written = [line.split("\t")[1] for line in (tmp_path / "out/captions.tsv").read_text().splitlines()[1:]]
     assert len(captions) == len(written) == 10
-    (beside,) = [line.partition(":")[2].strip() for line in lines if line.startswith("beside a control:")]
-    words = shlex.split(beside)
+    (compared,) = [line.partition(":")[2].strip() for line in lines if line.startswith("with a control:")]
+    words = shlex.split(compared)
     assert words == ["accelerate", "launch", str(recipe), "--preset", "smoke", "--output_dir", "out", "--compare"]
     both = launch(recipe, *words[3:], cwd=tmp_path)
     assert "1 of 2 runs were made before and are read back" in both.stderr
-    assert "beside a control" not in both.stdout
+    assert "with a control" not in both.stdout
     assert [run["name"] for run in json.loads((tmp_path / "out/results.json").read_text())] == [
         "curriculum",
         "control",
