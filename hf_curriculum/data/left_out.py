@@ -1,0 +1,52 @@
+"""What reading a source leaves out, counted by reason and reported once."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from datasets import Dataset
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+class LeftOut:
+    """Counts of what a reader leaves out of a source: rows, fields, files, marks.
+
+    The report is one warning, and stands in `dataset.info.description` of each loaded data set, which `datasets` saves
+    and `hf-curriculum inspect` shows. There is none where nothing was left out.
+
+    Example:
+        >>> left_out = LeftOut()
+        >>> left_out.add("rows without a file name", 2, "row 7")
+        >>> left_out.describe()
+        'rows without a file name: 2 (row 7, for example)'
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._examples: dict[str, object] = {}
+
+    def add(self, reason: str, count: int = 1, example: object = None) -> None:
+        """Counts something, by a plural that names it and says why; the first example is shown."""
+        if count:
+            self.counts[reason] += count
+            self._examples.setdefault(reason, example)
+
+    def describe(self) -> str:
+        """One line, "" where nothing was left out."""
+        examples = {reason: example for reason, example in self._examples.items() if example is not None}
+        return "; ".join(
+            f"{reason}: {count:,}" + (f" ({examples[reason]!s:.80}, for example)" if reason in examples else "")
+            for reason, count in self.counts.items()
+        )
+
+    def report(self, source: str | Path, datasets: Iterable[Dataset]) -> None:
+        """Logs what was left out of a source, and writes it into the descriptions of what was loaded."""
+        if self.counts:
+            text = f"{source}, left out: {self.describe()}."
+            logger.warning(text)
+            for dataset in datasets:
+                dataset.info.description = "\n".join(filter(None, [dataset.info.description, text]))
