@@ -16,6 +16,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import kind_of, special_file
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder, validate_inside
 
@@ -41,8 +42,16 @@ class Request:
     num_proc: int | None = None
     restval: str = "train"
     download: bool = False
+    bad_rows: Literal["error", "drop"] = "error"
+    left_out: LeftOut = field(default_factory=LeftOut, compare=False)
+    """What is left out while reading: reported once, at the end of the loader."""
 
     def __post_init__(self) -> None:
+        if self.bad_rows not in ("error", "drop"):
+            raise ValueError(
+                f"`bad_rows={self.bad_rows!r}` was given. A row that cannot be read is an 'error', or such rows are "
+                "left out and counted ('drop')."
+            )
         path = self.path
         if path is None and not isinstance(self.source, (Dataset, DatasetDict)):
             raise TypeError(
@@ -52,6 +61,15 @@ class Request:
         kind = None if path is None else special_file(path)
         if kind not in (None, "folder"):
             raise ValueError(f"{path} is a {kind}, not a file or folder for `{self.loader}`. Name another.")
+
+    def reject(self, problem: str, example: object = None) -> None:
+        """Raises for a row that cannot be read, a sentence that names it, or counts it (`bad_rows="drop"`)."""
+        if self.bad_rows == "error":
+            raise ValueError(
+                f"{problem} Correct it, or leave such rows out with bad_rows='drop' (hf-curriculum score: --bad-rows "
+                "drop)."
+            )
+        self.left_out.add("rows that cannot be read", 1, problem if example is None else example)
 
     @property
     def path(self) -> Path | None:
