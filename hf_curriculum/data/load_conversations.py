@@ -341,13 +341,13 @@ def _placed(messages: list[Message], images: int) -> list[Message]:
 
 def _from_records(file: Path, request: Request) -> Dataset:
     """The data set of a file of JSON."""
-    records = content_of(file)
+    records = content_of(file, request)
     if not isinstance(records, list) or not records or not all(isinstance(record, Mapping) for record in records):
         found = "no rows" if records == [] else "something else than a list of objects"
         raise ValueError(f"load_conversations does not recognise {file}, which holds {found}. {_RULES}")
     fields = list(dict.fromkeys(name for record in records for name in record))
     form = _Form.of(fields, request)
-    others = shared_scalars(records, without=[*form.texts, form.images])
+    others = shared_scalars(records, without=[*form.texts, form.images], left_out=request.left_out)
     cells = {name: [record.get(name) for record in records] for name in form.texts}
     named = None if form.images is None else [_names(record.get(form.images)) for record in records]
     wrong = {
