@@ -89,7 +89,8 @@ class Request:
         files = options.get("data_files") or []
         groups = list(files.values()) if isinstance(files, Mapping) else [files]
         named = [name for group in groups for name in ([group] if isinstance(group, (str, Path)) else group)]
-        given += [Path(os.path.dirname(str(name).partition("*")[0]) or os.curdir) for name in named]
+        literal = (str(name) if os.path.exists(name) else str(name).partition("*")[0] for name in named)
+        given += [Path(os.path.dirname(name) or os.curdir) for name in literal]
         given += [Path(options["data_dir"])] if options.get("data_dir") else []
         return [*given, Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
 
@@ -110,7 +111,7 @@ class Request:
         if path is None:
             validate_unused(options, "the data set is loaded already")
             return choose_split(_by_split(source), split)
-        if path.exists() and "::" in str(path):
+        if path.exists() and "::" in str(path.resolve()):
             raise ValueError(f"`datasets` reads '::' in a path as an archive's. Rename it, or link to it: {path}")
         if path.is_dir() and not self.allow_outside:
             validate_folder(path)
@@ -118,18 +119,14 @@ class Request:
             validate_unused(options, f"{path} was written by save_to_disk")
             return choose_split(_by_split(datasets.load_from_disk(str(path))), split)
         if path.is_file():
-            builder = path.suffix.removeprefix(".")
-            return {
-                UNSPLIT: datasets.load_dataset(
-                    builder, data_files=glob.escape(str(path)), split=split or "train", **options
-                )
-            }
+            options = {**options, "data_files": glob.escape(str(path)), "split": split or "train"}
+            return {UNSPLIT: datasets.load_dataset(path.suffix.removeprefix("."), **options)}
         if not path.exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
             raise FileNotFoundError(f"There is no file or folder {source}, nor is it a name of a data set on the Hub.")
         if path.exists() and glob.has_magic(str(path.resolve())):
             raise ValueError(
-                f"`datasets` reads `[`, `*` and `?` in the name of a folder as a pattern, so that {path} may be another "
-                "one. Rename it, or name a file in it."
+                f"`datasets` reads `[`, `*` and `?` in a folder's name as a pattern, so {path} may be another. "
+                "Rename it, or name a file in it."
             )
         if "data_files" in options:
             options = {**options, "data_files": _literal(options["data_files"])}

@@ -55,7 +55,7 @@ RULES = f"""It recognises:
   and a caption, a list of captions ({", ".join(CAPTION_FIELDS)}, or `title` beside `filepath`)
   or captions numbered from column to column (caption0, caption1, ...), in capitals or not:
   .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt; without file names for images=False;
-- a JSON object of names: {{"a.jpg": "A dog."}}, {{"a.jpg": ["A dog.", "A puppy."]}} or {{"a": {{"caption": "A dog."}}}};
+- a JSON object of names: {{"a.jpg": "A dog."}}, {{"a.jpg": ["A dog.", "A pet."]}} or {{"a": {{"caption": "A dog."}}}};
 - images with a .txt or .caption of the same name beside each, in folders below too;
 - the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
   with such a folder as `images=`;
@@ -171,8 +171,8 @@ def _texts_beside_images(folder: Path, request: Request) -> Records:
             caption = file.read().strip()
         if re.fullmatch(r"[\d.\s-]+", caption):
             raise ValueError(
-                f"{text} holds numbers, {caption[:40]!r}, as YOLO's boxes do, and a caption is needed. Move such files "
-                "elsewhere, or name the file of captions itself."
+                f"{text} holds numbers, {caption[:40]!r}, as YOLO's boxes do, and a caption is needed. Move such "
+                "files elsewhere, or name the file of captions itself."
             )
         rows.append({FILE_NAME: name, CAPTION: caption})
     request.left_out.add("images without a text of their name", len(alone), next(iter(alone), None))

@@ -155,6 +155,7 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
             f"The header has {twice} twice, and it is not known which column is meant: {header}. Rename one of them."
         )
     named = [(name, place) for place, name in enumerate(header) if name]
+    nameless = [place for place, name in enumerate(header) if not name]
     found, unnamed = Records(), False
     for number, cells in rows:
         if not any(map(str.strip, cells)):
@@ -162,17 +163,16 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
         elif len(cells) != len(header):
             few = "fewer" if len(cells) < len(header) else "more"
             reject(
-                f"Line {number} has {few} cells than the header {header}, which is separated by {delimiter!r}: {cells}. "
-                f"A caption that holds {delimiter!r} must stand in double quotes (CSV), or the file be JSON Lines."
+                f"Line {number} has {few} cells than the header {header}, which is separated by {delimiter!r}: "
+                f"{cells}. A caption that holds {delimiter!r} must stand in double quotes (CSV), or the file be JSON "
+                "Lines."
             )
         else:
-            unnamed = unnamed or (
-                len(named) < len(header) and any(cells[at] for at, name in enumerate(header) if not name)
-            )
+            unnamed = unnamed or any(cells[place] for place in nameless)
             found.append({name: cells[place] for name, place in named})
             found.lines.append(number)
     if unnamed:
-        left_out.add("columns without a name in the header", len(header) - len(named))
+        left_out.add("columns without a name in the header", len(nameless))
     return found
 
 
@@ -199,7 +199,7 @@ def _rows(lines: list[str], first: int, dialect: Mapping[str, Any], reject: Reje
                 f"In line {start + 1} a quotation mark opens a cell and does not close it at its end ({problem}): "
                 f"{lines[start][:80]!r}. Within quotation marks each one is written twice, as Excel and pandas do: "
                 '"He said ""Hi""". If the file knows no quotation, rewrite it: '
-                f"`pandas.read_csv(FILE, sep={dialect['delimiter']!r}, quoting=3).to_csv('captions.csv', index=False)`."
+                f"`pandas.read_csv(FILE, sep={dialect['delimiter']!r}, quoting=3).to_csv(NEW, index=False)`."
             )
             first = start + 1
             break
@@ -323,8 +323,8 @@ def _captions(record: Mapping[str, Any], fields: list[str]) -> list[str | None]:
     for caption in captions:
         if not isinstance(caption, (str, type(None))):
             raise ValueError(
-                f"has the caption {caption!r:.100} in {fields}, and a text or a list of texts is needed. Another field "
-                "is named by columns={'caption': ...} (hf-curriculum score: --column caption=...)."
+                f"has the caption {caption!r:.100} in {fields}, and a text or a list of texts is needed. Another "
+                "field is named by columns={'caption': ...} (hf-curriculum score: --column caption=...)."
             )
     return captions
 
@@ -369,7 +369,7 @@ def validate_names(names: Iterable[str | None], source: object) -> None:
     first = next(filter(None, names), "")
     if first.startswith("data:image/") or (len(first) > 1000 and re.fullmatch(r"[\w+/=\s-]+", first)):
         raise ValueError(
-            f"{source} holds images as base64, {first[:30]!r}..., and names of files, or bytes, are read. Decode them: "
+            f"{source} holds images as base64, {first[:30]!r}..., and names of files or bytes are read. Decode them: "
             "load it with `datasets`, dataset.map(lambda row: {'image': base64.b64decode(row['image'])}), and pass "
             "that."
         )
