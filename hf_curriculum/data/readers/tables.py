@@ -94,7 +94,7 @@ def _parse_line(line: str) -> Any:
     except RepeatedKeyError as error:
         raise ValueError(f"not clear: {error}") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON, one object per line ({error.msg} at character {error.pos + 1})") from error
+        raise ValueError(f"not JSON, one object per line ({error.msg}, character {error.pos + 1})") from error
 
 
 def _parse_token_line(line: str) -> dict[str, Any]:
@@ -339,9 +339,11 @@ def shared_scalars(
     """
     names = dict.fromkeys(name for record in records for name in record)
     columns = {}
-    for name in names.keys() - set(without):
+    for name in filter({*names}.difference(without).__contains__, names):
         values = [record.get(name) for record in records]
         try:
+            if len({key for value in values for key in _keys(value)}) > _MOST_KEYS:
+                raise TypeError
             columns[name] = pa.array(values)
             if pa.types.is_null(columns[name].type):
                 why = "no value in any row"
@@ -352,12 +354,26 @@ def shared_scalars(
         except OverflowError:
             why = "numbers of more than 64 bits"
         except (pa.ArrowException, TypeError, ValueError, RecursionError):
-            why = "values of several types"
+            why = "values of several types, or objects of many keys"
         columns.pop(name, None)
         if left_out is not None:
             rows = sum(name in record for record in records)
             left_out.add(f"field `{name}` ({why})", rows, next((value for value in values if value is not None), None))
-    return {name: columns[name] for name in names if name in columns}
+    return columns
+
+
+_MOST_KEYS = 256
+"""Keys of a field's objects that become columns of Arrow; with more, the objects are tables themselves."""
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """The keys of the objects in a value, at any depth."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list) and {dict, list} & set(map(type, value)):
+        for inner in value:
+            yield from _keys(inner)
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:
@@ -373,6 +389,6 @@ def validate_names(names: Iterable[str | None], source: object) -> None:
     if first.startswith("data:image/") or (len(first) > 1000 and re.fullmatch(r"[\w+/=\s-]+", first)):
         raise ValueError(
             f"{source} holds images as base64, {first[:30]!r}..., and names of files or bytes are read. Decode them: "
-            "load it with `datasets`, dataset.map(lambda row: {'image': base64.b64decode(row['image'])}), and pass "
-            "that."
+            "load it with `datasets`, dataset.map(lambda row: {'image': base64.b64decode("
+            "row['image'].rpartition(',')[2])}), and pass that."
         )
