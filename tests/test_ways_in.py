@@ -214,7 +214,7 @@ LISTED = {
                 "save_bucketed",
                 "CLIPClassifier.save_pretrained",
             ),
-            *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review"),
+            *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review", "LeftOut.report"),
             "write_space",
             *("StoreWriter", "StudyTable.write", "Plan.export", "RemoteFolder.download"),
         ],

@@ -13,6 +13,7 @@ from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import RepeatedKeyError
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
@@ -114,6 +115,8 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
         return {UNSPLIT: _named(path, lambda: read_coco(content))}
     records = _named(path, lambda: _rows_by_name(content, request)) if isinstance(content, Mapping) else content
     rows = [row for row in records if isinstance(row, Mapping)] if isinstance(records, Records) else []
+    if isinstance(records, Records) and records.header and not rows:
+        raise ValueError(f"{path} has the header {records.header} and no row that can be read. Look at the file.")
     found = dict.fromkeys(field for row in rows for field in row)
     fields = table_fields(found, columns, text_alone=request.images is False) if rows else None
     if fields is None:
@@ -228,6 +231,20 @@ def content_of(path: Path, request: Request) -> Any:
     with open_text(path, newline="") as file:
         text = file.read()
     return _named(path, lambda: read_records(text, suffix, request.reject, request.left_out))
+
+
+def read_rows(path: Path) -> Records:
+    """The rows of a table of text or of JSON Lines, each of which must be readable."""
+    left_out = LeftOut()
+    with open_text(path, newline="") as file:
+        text = file.read()
+    rows = _named(path, lambda: read_records(text, ending(path).lower(), _refuse, left_out))
+    left_out.report(path, [])
+    return rows
+
+
+def _refuse(problem: str) -> None:
+    raise ValueError(f"{problem} Correct it.")
 
 
 def _with_images(table: dict[str, Any], source: Path, request: Request) -> Dataset:

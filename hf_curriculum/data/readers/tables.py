@@ -32,11 +32,12 @@ _TOKEN_LINE = re.compile(rf"[^\t]*(?:{'|'.join(map(re.escape, IMAGE_SUFFIXES))})
 
 
 class Records(list[Any]):
-    """The rows of a file, and the line of each where it has lines."""
+    """The rows of a file, and the line of each where it has lines, and its header where it has one."""
 
-    def __init__(self, rows: Iterable[Any] = (), lines: Iterable[int] = ()) -> None:
+    def __init__(self, rows: Iterable[Any] = (), header: Iterable[str] = ()) -> None:
         super().__init__(rows)
-        self.lines = list(lines)
+        self.lines: list[int] = []
+        self.header = list(header)
 
     def place(self, row: int) -> str:
         """Where a row is, as an error names it."""
@@ -156,7 +157,7 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
         )
     named = [(name, place) for place, name in enumerate(header) if name]
     nameless = [place for place, name in enumerate(header) if not name]
-    found, unnamed = Records(), False
+    found, unnamed = Records(header=[name for name, _ in named]), False
     for number, cells in rows:
         if not any(map(str.strip, cells)):
             left_out.add("rows of empty cells", len(cells) > 1, f"line {number}")

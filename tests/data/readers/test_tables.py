@@ -160,7 +160,11 @@ def test_a_row_that_cannot_be_read_is_named_or_left_out(load, tmp_path, name, te
         ("x.csv", "a.jpg,A dog runs.\nb.jpg,A cat.\n", "The first line is no header, but a row. Write the names"),
         ("x.csv", '"file_name,caption\na.jpg,x\n', "The header, line 1, cannot be read|In line 1 a quotation mark"),
         ("x.csv", HEADER.encode() + b"a.jpg,one\nb.jpg,W\xf6lfe\n", r"is not UTF-8: line 3 .*'b\.jpg,Wölfe'.*cp1252"),
-        ("x.csv", HEADER.encode("utf-16-le"), "holds zero bytes near its beginning, as UTF-16 without"),
+        (
+            "x.csv",
+            HEADER.encode("utf-16-le"),
+            "is not UTF-8: it holds zero bytes near its beginning, as UTF-16",
+        ),
         ("x.csv", HEADER + "a.jpg,one\n" * 9 + "b.jpg,a\0b\n", "Line 11 holds a zero byte"),
         (
             "x.csv",
@@ -174,6 +178,7 @@ def test_a_row_that_cannot_be_read_is_named_or_left_out(load, tmp_path, name, te
             r"x\.json: The key 'caption' stands twice",
         ),
         ("x.json", '"x \\ud83d"', "holds half a character"),
+        ("x.csv", HEADER, r"x\.csv has the header \['file_name', 'caption'\] and no row that can be read"),
         ("x.json", '{"a": {"b": 1}}', r"Its object has the fields \['a'\]"),
         ("x.json", '{"info": "x", "version": "1"}', r"Its object has the fields \['info', 'version'\]"),
     ],
