@@ -47,6 +47,7 @@ def load_captioned(
     max_pixels: int = MAX_PIXELS,
     download: bool = False,
     objects: str | Path | None = None,
+    bad_rows: Literal["error", "drop"] = "error",
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
     """Loads captioned images from any usual source, one row per image-caption pair.
@@ -77,6 +78,7 @@ def load_captioned(
             counted by reason, and their rows left out.
         objects: boxes of objects for the column `objects`, as `GroundTruthBoxes` reads it: COCO's instances_*.json, or
             a folder of VOC's XML files.
+        bad_rows: a row that cannot be read is an error that names it. "drop" leaves such rows out and counts them.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -112,12 +114,19 @@ def load_captioned(
         num_proc,
         restval,
         download,
+        bad_rows,
     )
     splits, captions = _reader_of(request)(request)
     if objects is not None:
         splits = add_objects(splits, objects)
     splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
-    return one_or_all({name: _one_caption_per_row(part, captions) for name, part in splits.items()})
+    splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
+    name = source if request.path else "The data set"
+    if request.taken:
+        taken = ", ".join(f"{ours} ← {theirs}" for ours, theirs in request.taken.items())
+        logger.info("%s: read %s; `columns` names others (hf-curriculum score: --column).", name, taken)
+    request.left_out.report(name, splits.values())
+    return one_or_all(splits)
 
 
 Read = tuple[dict[str, Dataset], list[str]]

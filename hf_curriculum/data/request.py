@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import kind_of, special_file
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder, validate_inside
 
@@ -41,8 +43,18 @@ class Request:
     num_proc: int | None = None
     restval: str = "train"
     download: bool = False
+    bad_rows: Literal["error", "drop"] = "error"
+    left_out: LeftOut = field(default_factory=LeftOut, compare=False)
+    """What is left out while reading: reported once, at the end of the loader."""
+    taken: dict[str, str] = field(default_factory=dict, compare=False)
+    """Our columns → the fields that were taken for them, where the source has fields to choose from."""
 
     def __post_init__(self) -> None:
+        if self.bad_rows not in ("error", "drop"):
+            raise ValueError(
+                f"`bad_rows={self.bad_rows!r}` was given. A row that cannot be read is an 'error', or such rows are "
+                "left out and counted ('drop')."
+            )
         path = self.path
         if path is None and not isinstance(self.source, (Dataset, DatasetDict)):
             raise TypeError(
@@ -52,6 +64,15 @@ class Request:
         kind = None if path is None else special_file(path)
         if kind not in (None, "folder"):
             raise ValueError(f"{path} is a {kind}, not a file or folder for `{self.loader}`. Name another.")
+
+    def reject(self, problem: str, example: object = None) -> None:
+        """Raises for a row that cannot be read, a sentence that names it, or counts it (`bad_rows="drop"`)."""
+        if self.bad_rows == "error":
+            raise ValueError(
+                f"{problem} Correct it, or leave such rows out with bad_rows='drop' (hf-curriculum score: --bad-rows "
+                "drop)."
+            )
+        self.left_out.add("rows that cannot be read", 1, problem if example is None else example)
 
     @property
     def path(self) -> Path | None:
@@ -70,7 +91,8 @@ class Request:
         files = options.get("data_files") or []
         groups = list(files.values()) if isinstance(files, Mapping) else [files]
         named = [name for group in groups for name in ([group] if isinstance(group, (str, Path)) else group)]
-        given += [Path(os.path.dirname(str(name).partition("*")[0]) or os.curdir) for name in named]
+        literal = (str(name) if os.path.exists(name) else str(name).partition("*")[0] for name in named)
+        given += [Path(os.path.dirname(name) or os.curdir) for name in literal]
         given += [Path(options["data_dir"])] if options.get("data_dir") else []
         return [*given, Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
 
@@ -91,22 +113,43 @@ class Request:
         if path is None:
             validate_unused(options, "the data set is loaded already")
             return choose_split(_by_split(source), split)
+        if path.exists() and "::" in str(path.resolve()):
+            raise ValueError(f"`datasets` reads '::' in a path as an archive's. Rename it, or link to it: {path}")
         if path.is_dir() and not self.allow_outside:
             validate_folder(path)
         if is_saved(path):
             validate_unused(options, f"{path} was written by save_to_disk")
             return choose_split(_by_split(datasets.load_from_disk(str(path))), split)
         if path.is_file():
-            builder = path.suffix.removeprefix(".")
-            return {UNSPLIT: datasets.load_dataset(builder, data_files=str(path), split=split or "train", **options)}
+            options = {**options, "data_files": glob.escape(str(path)), "split": split or "train"}
+            return {UNSPLIT: datasets.load_dataset(path.suffix.removeprefix("."), **options)}
         if not path.exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
             raise FileNotFoundError(f"There is no file or folder {source}, nor is it a name of a data set on the Hub.")
+        if path.exists() and glob.has_magic(str(path.resolve())):
+            raise ValueError(
+                f"`datasets` reads `[`, `*` and `?` in a folder's name as a pattern, so {path} may be another. "
+                "Rename it, or name a file in it."
+            )
+        if path.is_dir():
+            hidden = [name for name, is_hidden in _arrow_files(path) if is_hidden]
+            self.left_out.add("hidden files (never read)", len(hidden), hidden and hidden[0])
+        if "data_files" in options:
+            options = {**options, "data_files": _literal(options["data_files"])}
         try:
             return _by_split(datasets.load_dataset(str(source), split=split, **options))
         except OSError as error:
             if path.exists():
                 raise
             raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
+
+
+def _literal(files: Any) -> Any:
+    """Names of data files where those that exist are no patterns."""
+    if isinstance(files, Mapping):
+        return {split: _literal(named) for split, named in files.items()}
+    if isinstance(files, (list, tuple)):
+        return [_literal(one) for one in files]
+    return glob.escape(str(files)) if os.path.exists(files) else files
 
 
 def _by_split(loaded: Dataset | DatasetDict) -> dict[str, Dataset]:
@@ -126,7 +169,15 @@ def is_for_datasets(path: Path) -> bool:
         return True
     if find_caption_file(path) is not None or find_split_folders(path):  # before the walk, which images make long
         return False
-    return any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))
+    return any(not is_hidden for _, is_hidden in _arrow_files(path))
+
+
+def _arrow_files(folder: Path) -> Iterator[tuple[str, bool]]:
+    """Each Arrow or Parquet file below a folder, and whether it is hidden, which `datasets` passes over."""
+    for file in folder.rglob("*"):
+        if file.suffix in ARROW_SUFFIXES:
+            parts = file.relative_to(folder).parts
+            yield os.path.join(*parts), any(part.startswith((".", "__")) for part in parts)
 
 
 def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
