@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datasets import Json, LargeList, List
@@ -74,19 +74,26 @@ class JsonText(str):
     def content(self) -> Any:
         """What a message says: a text, or a list of parts."""
         value = parse_json(self)
-        are_parts = isinstance(value, list) and all(isinstance(part, (str, Mapping)) for part in value)
-        return value if isinstance(value, str) or are_parts else str(self)
+        is_list = isinstance(value, list) and all(isinstance(part, (str, Mapping)) for part in value)
+        return value if isinstance(value, str) or is_list else str(self)
 
 
-def with_json_texts(feature: Any, cell: Any) -> Any:
-    """A cell whose `Json` was not decoded, with each of them as `JsonText`."""
+def with_json(feature: Any, cell: Any, read: Callable[[str], Any] = JsonText) -> Any:
+    """A cell whose `Json` was not decoded, with each of them read."""
+    if cell is None:
+        return None
     if isinstance(feature, Json):
-        return None if cell is None else JsonText(cell)
-    if isinstance(feature, (List, LargeList)) and cell is not None:
-        return [with_json_texts(feature.feature, item) for item in cell]
-    if isinstance(feature, dict) and cell is not None:
-        return {name: with_json_texts(each, cell[name]) for name, each in feature.items()}
+        return read(cell)
+    if isinstance(feature, (List, LargeList)):
+        return [with_json(feature.feature, item, read) for item in cell]
+    if isinstance(feature, dict):
+        return {name: with_json(each, cell[name], read) for name, each in feature.items()}
     return cell
+
+
+def json_content(text: str) -> Any:
+    """What a cell of `Json` says: a text, or a list of texts or records."""
+    return JsonText(text).content()
 
 
 def holds_json(feature: Any) -> bool:
@@ -180,19 +187,19 @@ class RowReader:
 
     def _item(self, number: int, item: Any) -> list[Turn]:
         """The turns of an item: one, or what user and assistant say."""
-        fields = (
-            {name: value for name, value in item.items() if value is not None} if isinstance(item, Mapping) else {}
-        )
-        who, what = (next((name for name in names if name in fields), None) for names in (_WHO, _WHAT))
-        if who is not None and (what is not None or _WHO[0] in fields):
-            return [self._message(number, fields, who, what)]
-        pair = pair_in(item) if isinstance(item, Mapping) else None
+        pair, fields = None, {}
+        if isinstance(item, Mapping):
+            fields = {name: value for name, value in item.items() if value is not None}  # Arrow fills with nulls
+            who, what = _first(_WHO, fields), _first(_WHAT, fields)
+            if who and (what or who == "role"):
+                return [self._message(number, fields, who, what)]
+            pair = pair_in(item)
         if pair is None:
             raise ConversationError(
                 f"message {number} is {str(item)[:60]!r}, and a mapping with `role` and `content`, `from` and "
                 "`value`, or `user` and `assistant` is needed"
             )
-        addition = next((name for name in INPUTS if pair[0] == "instruction" and name in fields), None)
+        addition = _first(INPUTS, fields) if pair[0] == "instruction" else None
         self._count_others(number, fields, {*pair, SYSTEM, HISTORY, addition})
         turns = self.history(fields.get(HISTORY))
         turns += self.asked_and_answered(fields.get(pair[0]), fields.get(addition or ""), fields.get(pair[1]))
@@ -203,8 +210,8 @@ class RowReader:
         role = ROLE_OF.get(role, role) if isinstance(role, str) else role
         if role not in ROLES:
             raise ConversationError(f"message {number} is of the role {role!r}, and roles are {', '.join(ROLES)}")
-        calls = [name for name in _CALLS if fields.get(name)]
         content = None if what is None else fields[what]
+        calls = [name for name in _CALLS if fields.get(name)] if len(fields) > 2 or not content else []
         if isinstance(content, JsonText):
             content = content.content()
         if calls and not content and "tool_calls" not in self.ignore:
@@ -214,7 +221,8 @@ class RowReader:
             )
         if content is None and not calls:
             raise ConversationError(f"message {number} ({role}) has no content")
-        self._count_others(number, fields, {who, what}, trains=role == "assistant")
+        if len(fields) > 2:
+            self._count_others(number, fields, {who, what}, trains=role == "assistant")
         return Turn(role, self._parts(number, "" if content is None else content))
 
     def _count_others(
@@ -299,6 +307,13 @@ class RowReader:
                 f'(ignore=["{medium}"] takes it so)'
             )
         self.notes.append(f"{medium} of conversations (not read)")
+
+
+def _first(names: Iterable[str], fields: Mapping[str, Any]) -> str | None:
+    for name in names:
+        if name in fields:
+            return name
+    return None
 
 
 def _split(text: str) -> Iterator[Part]:

@@ -33,7 +33,7 @@ from hf_curriculum.data.chat_forms import (
     opened,
     pair_in,
     stored_image,
-    with_json_texts,
+    with_json,
 )
 from hf_curriculum.data.conversations import ConversationError
 from hf_curriculum.data.image_files import list_lengths, with_stored
@@ -313,9 +313,7 @@ class _Conversations:
         names = list(batch)
         kinds = [self.features.get(name) for name in names]
         for row, *cells in zip(rows, *batch.values(), strict=True):
-            cells = [
-                cell if kind is None else with_json_texts(kind, cell) for kind, cell in zip(kinds, cells, strict=True)
-            ]
+            cells = [cell if kind is None else with_json(kind, cell) for kind, cell in zip(kinds, cells, strict=True)]
             problem, messages, images, reader = None, [], [], RowReader(self.ignore)
             try:
                 turns, images = self.read(reader, dict(zip(names, cells, strict=True)), row)
