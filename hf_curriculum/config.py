@@ -239,10 +239,29 @@ def reading(path: str | Path, remedy: str) -> Iterator[None]:
         raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
 
 
+class RepeatedKeyError(json.JSONDecodeError):
+    """An object of JSON has a key twice: other readers take the last value, without a word."""
+
+    def __str__(self) -> str:
+        return self.msg
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RepeatedKeyError(f"The key {twice!r} stands twice in one object, {pairs[:3]!r:.120}", "", 0)
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_distinct)
+
+
 def parse_json(text: str | bytes) -> Any:
-    """What JSON holds; a `JSONDecodeError` also where it is nested too deeply to be read."""
+    """What JSON holds; a `JSONDecodeError` also where it has a key twice, or is nested too deeply to be read."""
     try:
-        return json.loads(text)
+        return _DECODER.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
     except RecursionError as error:
         raise json.JSONDecodeError("It is nested too deeply", str(text[:80]), 0) from error
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Value
+from datasets import Dataset, DatasetDict, Features, Value
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, IMAGES, MESSAGES, require_columns
@@ -68,7 +68,7 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
         del features[column]
     features[CAPTION] = Value("string")
     expanded = dataset.with_format("arrow").map(
-        partial(_expand, columns=columns),
+        partial(_expand, columns=columns, kinds=Features({name: dataset.features[name] for name in columns})),
         batched=True,
         batch_size=100,  # rows of images, so a few megabytes at a time
         features=features,
@@ -78,9 +78,9 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
     return expanded.with_format(None)
 
 
-def _expand(table: pa.Table, columns: list[str]) -> pa.Table:
-    rows = zip(*(table[column].to_pylist() for column in columns), strict=True)
-    captions = [_captions_of_row(list(row), columns) for row in rows]
+def _expand(table: pa.Table, columns: list[str], kinds: Features) -> pa.Table:
+    rows = map(kinds.decode_example, table.select(columns).to_pylist())  # of `Json`, storage is not the value
+    captions = [_captions_of_row([row[column] for column in columns], columns) for row in rows]
     repeated = np.repeat(np.arange(len(captions)), [len(row) for row in captions])
     others = {name: table[name].take(pa.array(repeated)) for name in table.column_names if name not in columns}
     return pa.table({**others, CAPTION: pa.array([caption for row in captions for caption in row], type=pa.string())})

@@ -42,7 +42,7 @@ from hf_curriculum.data.readers.columns import image_paths, names_captions
 from hf_curriculum.data.readers.files import content_of
 from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_parquet_beside_images
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.readers.tables import find_alias, shared_scalars
+from hf_curriculum.data.readers.tables import Records, find_alias, shared_scalars
 from hf_curriculum.data.request import (
     ARROW_SUFFIXES,
     UNSPLIT,
@@ -404,16 +404,16 @@ def _placed(turns: list[Turn], own: list[dict[str, Any]], count: int) -> tuple[l
 
 def _from_records(file: Path, request: Request, ignore: Sequence[str]) -> Dataset:
     """The data set of a file of JSON."""
-    content = content_of(file)
+    content = content_of(file, request)
     one = isinstance(content, Mapping) and (find_alias([*content], ALIASES[MESSAGES]) or _pair_of(content))
-    records = [content] if one else content
-    if not isinstance(records, list) or not any(isinstance(record, (Mapping, list)) for record in records):
-        found = "no rows" if records == [] else "something else than a list of objects"
+    rows = Records([content]) if one else content
+    if not isinstance(rows, list) or not any(isinstance(row, (Mapping, list)) for row in rows):
+        found = "no rows" if rows == [] else "something else than a list of objects"
         raise ValueError(f"load_conversations does not recognise {file}, which holds {found}. {_RULES}")
-    records = [record if isinstance(record, Mapping) else {MESSAGES: record} for record in records]
+    records = [row if isinstance(row, Mapping) else {MESSAGES: row} for row in rows]
     fields = list(dict.fromkeys(name for record in records for name in record))
     form = _Form.of(fields, request)
-    others = shared_scalars(records, without=form.taken)
+    others = shared_scalars(records, without=form.taken, left_out=request.left_out)
     read = [*form.taken, *(name for _, name in form.media)]
     cells = {name: [record.get(name) for record in records] for name in read}
 
@@ -422,7 +422,7 @@ def _from_records(file: Path, request: Request, ignore: Sequence[str]) -> Datase
         table = pa.Table.from_pydict(reader(cells, range(len(records))), schema=features.arrow_schema)
         return Dataset(table, info=DatasetInfo(features=features))
 
-    return _finished(Dataset.from_dict(others), [], _Conversations(form, tuple(ignore)), reading, request)
+    return _finished(Dataset.from_dict(others), [], _Conversations(form, tuple(ignore)), reading, request, rows.place)
 
 
 def _from_dataset(dataset: Dataset, request: Request, ignore: Sequence[str]) -> Dataset:
@@ -455,6 +455,7 @@ def _finished(
     reader: _Conversations,
     reading: Callable[[_Conversations], Dataset],
     request: Request,
+    place: Callable[[int], str] = "Row {} (counted from 0)".format,
 ) -> Dataset:
     """The others of a data set's columns with `messages` and `images`, for those `read`; without unreadable rows."""
     alone = request.images is False
@@ -463,7 +464,7 @@ def _finished(
     if not (reader.parts or alone) and list_lengths(made, IMAGES).any():  # images inside of messages
         reader = replace(reader, parts=True)
         made = reading(reader)
-    rows = _readable_rows(made, request)
+    rows = _readable_rows(made, request, place)
     if request.images and not reader.parts:
         because = f"the data has no column {' or '.join(ALIASES[IMAGES])} that names images"
         validate_unused({"images": str(request.images)}, because)
@@ -480,17 +481,17 @@ def _finished(
     return _in_order(full.remove_columns([name for name in read if name not in columns]))
 
 
-def _readable_rows(made: Dataset, request: Request) -> np.ndarray:
+def _readable_rows(made: Dataset, request: Request, place: Callable[[int], str]) -> np.ndarray:
     """The numbers of rows that can be read, int64 (rows,); others are an error, or counted (`bad_rows="drop"`)."""
     problems = read_column(made, _PROBLEM)
     is_bad = problems.is_valid().to_numpy(zero_copy_only=False)
     bad = np.flatnonzero(is_bad)
     if len(bad):
-        first = f"row {bad[0]} (counted from 0): {problems[int(bad[0])]}"
+        first = f"{place(int(bad[0]))}: {problems[int(bad[0])]}"
         where = "the data set" if request.path is None else request.path
         if request.bad_rows == "error" or is_bad.all():
             raise ValueError(
-                f"{len(bad)} of the {len(made)} conversations of {where} cannot be read. The first, in {first}. "
+                f"{len(bad)} of the {len(made)} conversations of {where} cannot be read. {first}. "
                 "Correct these rows, or leave them out with bad_rows='drop' (hf-curriculum score: --bad-rows drop)."
             )
         request.left_out.add("conversations that cannot be read", len(bad), first)

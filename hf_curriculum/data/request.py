@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Mapping
@@ -88,7 +89,8 @@ class Request:
         files = options.get("data_files") or []
         groups = list(files.values()) if isinstance(files, Mapping) else [files]
         named = [name for group in groups for name in ([group] if isinstance(group, (str, Path)) else group)]
-        given += [Path(os.path.dirname(str(name).partition("*")[0]) or os.curdir) for name in named]
+        literal = (str(name) if os.path.exists(name) else str(name).partition("*")[0] for name in named)
+        given += [Path(os.path.dirname(name) or os.curdir) for name in literal]
         given += [Path(options["data_dir"])] if options.get("data_dir") else []
         return [*given, Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
 
@@ -109,22 +111,40 @@ class Request:
         if path is None:
             validate_unused(options, "the data set is loaded already")
             return choose_split(_by_split(source), split)
+        if path.exists() and "::" in str(path.resolve()):
+            raise ValueError(f"`datasets` reads '::' in a path as an archive's. Rename it, or link to it: {path}")
         if path.is_dir() and not self.allow_outside:
             validate_folder(path)
         if is_saved(path):
             validate_unused(options, f"{path} was written by save_to_disk")
             return choose_split(_by_split(datasets.load_from_disk(str(path))), split)
         if path.is_file():
-            builder = path.suffix.removeprefix(".")
-            return {UNSPLIT: datasets.load_dataset(builder, data_files=str(path), split=split or "train", **options)}
+            options = {**options, "data_files": glob.escape(str(path)), "split": split or "train"}
+            return {UNSPLIT: datasets.load_dataset(path.suffix.removeprefix("."), **options)}
         if not path.exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
             raise FileNotFoundError(f"There is no file or folder {source}, nor is it a name of a data set on the Hub.")
+        if path.exists() and glob.has_magic(str(path.resolve())):
+            raise ValueError(
+                f"`datasets` reads `[`, `*` and `?` in a folder's name as a pattern, so {path} may be another. "
+                "Rename it, or name a file in it."
+            )
+        if "data_files" in options:
+            options = {**options, "data_files": _literal(options["data_files"])}
         try:
             return _by_split(datasets.load_dataset(str(source), split=split, **options))
         except OSError as error:
             if path.exists():
                 raise
             raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
+
+
+def _literal(files: Any) -> Any:
+    """Names of data files where those that exist are no patterns."""
+    if isinstance(files, Mapping):
+        return {split: _literal(named) for split, named in files.items()}
+    if isinstance(files, (list, tuple)):
+        return [_literal(one) for one in files]
+    return glob.escape(str(files)) if os.path.exists(files) else files
 
 
 def _by_split(loaded: Dataset | DatasetDict) -> dict[str, Dataset]:
@@ -144,7 +164,8 @@ def is_for_datasets(path: Path) -> bool:
         return True
     if find_caption_file(path) is not None or find_split_folders(path):  # before the walk, which images make long
         return False
-    return any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))
+    arrow = (file.relative_to(path) for file in path.rglob("*") if file.suffix in ARROW_SUFFIXES)
+    return any(not any(part.startswith((".", "__")) for part in file.parts) for file in arrow)
 
 
 def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 import datasets
 import pyarrow as pa
@@ -155,22 +157,62 @@ def corpus_name(file: Path) -> str:
     return name.removesuffix(ending(file)) or name
 
 
-def open_text(file: Path, newline: str = "\n") -> Any:
-    """A UTF-8 text file, compressed (.gz) or not, opened for reading."""
-    return (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline=newline)
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, with which it begins
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Byte-order marks, and the encoding that each stands for."""
+
+
+@contextmanager
+def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
+    """A text file, compressed (.gz) or not, opened for reading: UTF-8, or what its byte-order mark says.
+
+    A `ValueError` names the file and the line where it is no text of that encoding.
+    """
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rb") as start:
+        head = start.read(64)
+    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8-sig")
+    if encoding == "utf-8-sig" and b"\0" in head:
+        raise ValueError(
+            f"{file} holds zero bytes in its first line, as UTF-16 without a byte-order mark does, or what is no "
+            f"text. If it is UTF-16, convert it: `iconv -f utf-16le -t utf-8 {file.name} > NEW`."
+        )
+    try:
+        with opened(file, "rt", encoding=encoding, newline=newline) as text:
+            yield text
+    except UnicodeDecodeError as error:
+        with opened(file, "rb") as content:
+            raise _undecodable(file, content, encoding) from error
+
+
+def _undecodable(file: Path, content: Iterable[bytes], encoding: str) -> ValueError:
+    """The error that names the first line which cannot be decoded, as Windows would show it."""
+    if encoding != "utf-8-sig":
+        return ValueError(
+            f"{file} has the byte-order mark of {encoding} and cannot be read as that. Save it as UTF-8."
+        )
+    for number, line in enumerate(content, 1):
+        try:
+            line.decode(encoding)
+        except UnicodeDecodeError as error:
+            part = line[max(0, error.start - 20) : error.end + 20]
+            shown = part.decode("cp1252", "replace").strip()
+            return ValueError(
+                f"{file} is not UTF-8: line {number} has the bytes {part.strip()!r}, which would be {shown!r} in "
+                f"Windows-1252. If that is right, convert the file: `iconv -f cp1252 -t utf-8 {file.name} > NEW`."
+            )
+    return ValueError(f"{file} is not UTF-8: it ends within a letter, so it is cut short. Copy it again.")
 
 
 def read_lines(file: Path, size: int) -> Iterator[list[str]]:
     """The stripped lines of a text file, `size` at a time; blank ones are empty strings."""
     with open_text(file) as text:
-        try:
-            while lines := [line.strip() for line in islice(text, size)]:
-                yield lines
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{file} is not UTF-8 ({error}), so its lines cannot be read. Convert it first: "
-                f"`iconv -f latin1 -t utf-8 {file.name}`, if it is Latin-1."
-            ) from error
+        while lines := [line.strip() for line in islice(text, size)]:
+            yield lines
 
 
 def cached_arrow(

@@ -335,14 +335,14 @@ def test_what_would_be_lost_is_refused_dropped_or_ignored(case, kind, pictures, 
     good = {"instruction": "a", "input": None, "output": "b"} if "instruction" in row else {next(iter(row)): CHAT}
     source = from_source(kind, [{**dict.fromkeys(row), **good}, {**good, **row}], pictures)
     options = {"images": pictures} if {"image", "images"} & set(row) or case == "an image without a name" else {}
-    with pytest.raises(ValueError, match=rf"(?s)1 of the 2 conversations .* in row 1 .*{problem}.*bad_rows='drop'"):
+    with pytest.raises(ValueError, match=rf"(?s)1 of the 2 conversations .*Row [12].*{problem}.*bad_rows='drop'"):
         load(source, check_images=False, **options)
     with caplog.at_level(logging.WARNING):
         kept = load(
             source, check_images=False, bad_rows="drop", **({} if case == "an image without a name" else options)
         )
     assert len(kept) == 1
-    assert "conversations that cannot be read: 1 (row 1" in caplog.text
+    assert "conversations that cannot be read: 1 (Row " in caplog.text
     assert "left out: conversations that cannot be read" in kept.info.description
     if name:
         with caplog.at_level(logging.WARNING):

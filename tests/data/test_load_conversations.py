@@ -205,17 +205,17 @@ def test_bytes_of_lists_are_checked_too(caplog):
 def test_rows_that_cannot_be_read_are_named_and_counted(row, problem, llava):
     rows = [*json.loads(llava.read_text()), row, row]
     llava.write_text(json.dumps(rows))
-    with pytest.raises(ValueError, match=rf"2 of the 6 conversations of .*llava\.json .* row 4 .*{problem}"):
+    with pytest.raises(ValueError, match=rf"2 of the 6 conversations of .*llava\.json .* Row 5: .*{problem}"):
         load_conversations(llava, images=llava.parent / "train2017")
 
 
 def test_rows_of_a_data_set_that_cannot_be_read():
     data = Dataset.from_dict({"messages": [CHAT, [{"role": "x", "content": "y"}], CHAT]})
-    with pytest.raises(ValueError, match=r"1 of the 2 conversations of the data set cannot .* row 1 .*role 'x'"):
+    with pytest.raises(ValueError, match=r"1 of the 2 conversations of the data set cannot .* Row 1 .*role 'x'"):
         load_conversations(data.select([2, 1]))
     assert len(load_conversations(data.select([2, 0]))) == 2  # what was filtered out does not matter
     shown = Dataset.from_dict({"messages": [CHAT], "images": [["a.png"]]})
-    with pytest.raises(ValueError, match=r"row 0 .*it shows 2 images and has 1"):
+    with pytest.raises(ValueError, match=r"Row 0 .*it shows 2 images and has 1"):
         load_conversations(shown.map(lambda row: {"messages": [user("<image><image>")]}), check_images=False)
     with pytest.raises(ValueError, match=r"its `images` is no name of a file"):
         load_conversations(Dataset.from_dict({"messages": [CHAT], "images": [["a.png", ""]]}))

@@ -8,16 +8,19 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-from datasets import Dataset, Image, Value
+import pyarrow.compute as pc
+from datasets import Dataset, Features, Image, Json, LargeList, List, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import holds_text
-from hf_curriculum.data.image_files import derive_image_ids
+from hf_curriculum.data.image_files import derive_image_ids, list_lengths
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
-from hf_curriculum.data.readers.tables import find_alias, numbered_captions
+from hf_curriculum.data.readers.tables import find_alias, numbered_captions, validate_names, with_title
 from hf_curriculum.data.readers.url_lists import download_images, is_address
 from hf_curriculum.data.request import Request
+from hf_curriculum.provenance import append_columns
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ Columns = Mapping[str, "str | Sequence[str]"]
 ALIASES: dict[str, tuple[str, ...]] = {
     IMAGE: (
         *("image", "img", "jpg", "jpeg", "png", "image_url", "img_url", "url"),
-        *("file_name", "filename", "image_name", "image_path"),
+        *("file_name", "filename", "image_name", "image_path", "filepath", "images"),
     ),
     CAPTION: ("caption", "captions", "text", "sentences", "txt"),
     IMAGE_ID: ("image_id",),
@@ -73,12 +76,16 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
     renamed = {theirs[name]: name for name in (IMAGE, IMAGE_ID) if theirs[name]}
     if len(captions) == 1:
         renamed[captions[0]] = CAPTION
-    dataset = _rename(dataset, renamed)
+    dataset = _without_json(_rename(dataset, renamed))
+    if IMAGE in dataset.column_names and isinstance(dataset.features[IMAGE], (List, LargeList)):
+        dataset = _one_image_per_row(dataset, theirs[IMAGE])
     names_images = IMAGE in dataset.column_names and holds_text(dataset, IMAGE)
     if names_images and IMAGE_ID not in dataset.column_names:
         dataset = dataset.add_column(IMAGE_ID, [address or "" for address in dataset[IMAGE][:]])
     if request.images is False:
         return dataset
+    if names_images:
+        validate_names(dataset[IMAGE], "The column taken for `image`")
     on_the_web = names_images and request.images is None and is_address(next(filter(None, dataset[IMAGE]), ""))
     if request.download or on_the_web:
         dataset = download_images(dataset, "The column taken for `image`", request.download)
@@ -88,7 +95,8 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
 def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str | Sequence[str] | None:
     if columns and name in columns:
         return columns[name]
-    taken: str | Sequence[str] | None = next(iter(find_alias(found, ALIASES[name])), None)
+    aliases = with_title(ALIASES[name], found) if name == CAPTION else ALIASES[name]
+    taken: str | Sequence[str] | None = next(iter(find_alias(found, aliases)), None)
     if taken is None and name == CAPTION:
         taken = numbered_captions(found) or None
     if taken not in (None, name):
@@ -104,7 +112,7 @@ def caption_columns(columns: Columns | None, found: Sequence[str]) -> list[str]:
 
 def names_captions(found: Sequence[str]) -> bool:
     """Whether one of these columns is called as captions are."""
-    return bool(find_alias(found, ALIASES[CAPTION]) or numbered_captions(found))
+    return bool(find_alias(found, with_title(ALIASES[CAPTION], found)) or numbered_captions(found))
 
 
 def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
@@ -116,6 +124,45 @@ def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
             f"first: dataset.remove_columns({overwritten})."
         )
     return dataset.rename_columns(renamed) if renamed else dataset
+
+
+def _without_json(dataset: Dataset) -> Dataset:
+    """The data set whose names of images and ids are texts, also where `datasets` keeps mixed values as JSON."""
+    for name in (IMAGE, IMAGE_ID):
+        if isinstance(dataset.features.get(name), Json):
+            cells = [cell[0] if isinstance(cell, list) and len(cell) == 1 else cell for cell in dataset[name]]
+            wrong = next((row for row, cell in enumerate(cells) if isinstance(cell, (list, dict))), None)
+            if wrong is not None:
+                raise ValueError(
+                    f"Row {wrong} (counted from 0) has the `{name}` {cells[wrong]!r:.100}, and one name is needed. "
+                    "Correct or filter such rows: `dataset.filter(...)`."
+                )
+            texts = pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
+            dataset = append_columns(dataset, {name: texts}, {}, features={name: Value("string")}, overwrite=True)
+    return dataset
+
+
+def _one_image_per_row(dataset: Dataset, theirs: object) -> Dataset:
+    """The data set with lists of one image as images; no list, or one without any, is a row without an image."""
+    lengths = list_lengths(dataset, IMAGE)
+    if (lengths > 1).any():
+        row = int((lengths > 1).argmax())
+        raise ValueError(
+            f"Row {row} (counted from 0) has {lengths[row]} images in `{theirs}`, and a caption belongs to one. "
+            "`load_conversations` reads rows of several images."
+        )
+    features = Features({**dataset.features, IMAGE: dataset.features[IMAGE].feature})
+    options = {"batched": True, "batch_size": 100, "features": features, "desc": "An image per row"}
+    return dataset.with_format("arrow").map(_first_images, **options).with_format(None)
+
+
+def _first_images(table: pa.Table) -> pa.Table:
+    lists = table.column(IMAGE)
+    at = np.full(len(table), -1)
+    parents = pc.list_parent_indices(lists).to_numpy()
+    at[parents] = np.arange(len(parents))
+    images = pc.list_flatten(lists).take(pa.array(at, mask=at < 0))
+    return table.set_column(table.column_names.index(IMAGE), IMAGE, images)
 
 
 def as_images(dataset: Dataset, folder: str | Path | None, beside: Path | None) -> Dataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,32 @@ from typing import Any
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.config import RepeatedKeyError
 from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
-from hf_curriculum.data.readers.columns import Columns
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
     CAPTION_PATTERNS,
+    IMAGE_SUFFIXES,
     find_caption_file,
     find_image_folder,
+    find_only_json,
     find_only_table,
     find_split_folders,
+    find_texts_beside_images,
     locate_images,
+    walk_images,
 )
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import (
     CAPTION_FIELDS,
     FILE_FIELDS,
     FILE_NAME,
+    Records,
+    find_alias,
     read_caption_table,
     read_records,
     table_fields,
+    validate_names,
 )
 from hf_curriculum.data.readers.url_lists import download_images, is_address
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, validate_unused
@@ -44,55 +52,51 @@ RULES = f"""It recognises:
 - COCO's caption file: a JSON object with the lists `images` and `annotations`;
 - Karpathy's dataset_*.json: a JSON object with a list `images`, each with `sentences`;
 - a table with a file name ({", ".join(FILE_FIELDS)})
-  and a caption, a list of captions ({", ".join(CAPTION_FIELDS)})
+  and a caption, a list of captions ({", ".join(CAPTION_FIELDS)}, or `title` beside `filepath`)
   or captions numbered from column to column (caption0, caption1, ...), in capitals or not:
-  .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt;
+  .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt; without file names for images=False;
+- a JSON object of names: {{"a.jpg": "A dog."}}, {{"a.jpg": ["A dog.", "A pet."]}} or {{"a": {{"caption": "A dog."}}}};
+- images with a .txt or .caption of the same name beside each, in folders below too;
 - the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
   with such a folder as `images=`;
 - RedCaps: annotations/<subreddit>_<year>.json with images/<subreddit>/<image_id>.jpg, or an img2dataset folder;
 - any of these files compressed (.gz);
 - a folder with one of {", ".join((*CAPTION_FILES, *CAPTION_PATTERNS))},
-  or with one .csv, .tsv or .jsonl of any name, or one .parquet next to its images,
+  or with one .csv, .tsv, .jsonl or else .json of any name, or one .parquet next to its images,
   or with such folders called train, validation (valid, val, dev) and test."""
 
 
 def read_caption_files(request: Request) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split."""
     request.validate_options()
-    tables: dict[str, tuple[dict[str, list], Path]] = {}
+    tables: dict[str, tuple[dict[str, Any], Path]] = {}
     for folder_split, file in _caption_files(request.path).items():
         if not request.allow_outside and file != request.path:
             validate_inside([str(file)], [request.path], request.path)
-        for file_split, table in _parse(file, request.columns, request.restval).items():
+        for file_split, table in _parse(file, request).items():
             tables[folder_split if file_split == UNSPLIT else file_split] = (table, file)
     chosen = choose_split(tables, request.split)
     return {name: _with_images(table, file, request) for name, (table, file) in chosen.items()}
 
 
 def _caption_files(path: Path) -> dict[str, Path]:
-    """Split -> caption file."""
+    """Split -> caption file, or folder of images with their texts."""
     if path.is_file():
         return {UNSPLIT: path}
-    file = find_caption_file(path)
-    if file is not None:
-        return {UNSPLIT: file}
-    splits = find_split_folders(path)
-    if splits:
-        return splits
-    file = find_only_table(path)
-    if file is not None:
-        return {UNSPLIT: file}
-    splits = find_split_folders(path, find_only_table)
-    if splits:
-        return splits
+    for find in (find_caption_file, find_only_table, find_texts_beside_images, find_only_json):
+        splits = find_split_folders(path, find)
+        file = None if splits and find is find_texts_beside_images else find(path)  # it looks into folders itself
+        if file is not None or splits:
+            return splits if file is None else {UNSPLIT: file}
     names = sorted(entry.name for entry in path.iterdir())
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     raise ValueError(f"load_captioned recognises nothing in {path}, which holds {names[:10]}{more}. {RULES}")
 
 
-def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[str, list]]:
+def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
     """Split -> columns of a caption file."""
-    content = content_of(path)
+    columns, restval = request.columns, request.restval
+    content = _texts_beside_images(path, request) if path.is_dir() else content_of(path, request)
     if is_karpathy(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
         return _named(path, lambda: read_karpathy(content, restval=restval))
@@ -102,52 +106,107 @@ def _parse(path: Path, columns: Columns | None, restval: str) -> dict[str, dict[
     if is_coco(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
         return {UNSPLIT: _named(path, lambda: read_coco(content))}
-    first = content[0] if isinstance(content, list) and content else content
-    found = list(first) if isinstance(first, Mapping) else first
-    if isinstance(content, list) and isinstance(first, Mapping):
-        fields = table_fields(found, columns)
-        if fields is not None:
-            return {UNSPLIT: read_caption_table(content, fields)}
-    if isinstance(first, Mapping) and {"conversations", "messages"} & {*first}:
-        raise ValueError(
+    records = _rows_by_name(content, request) if isinstance(content, Mapping) else content
+    rows = [row for row in records if isinstance(row, Mapping)] if isinstance(records, Records) else []
+    found = dict.fromkeys(field for row in rows for field in row)
+    fields = table_fields(found, columns, text_alone=request.images is False) if rows else None
+    if fields is None:
+        raise _unrecognised(path, request, list(found) if rows or content == [] else content)
+    return {UNSPLIT: _named(path, lambda: read_caption_table(records, fields, request.reject, request.left_out))}
+
+
+def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | None:
+    """The rows of an object of JSON: itself, or for each name of an image captions or an object with them."""
+    if find_alias(list(content), (*FILE_FIELDS, *CAPTION_FIELDS)):
+        return Records([content])
+    values, named = list(content.values()), all(name.lower().endswith(IMAGE_SUFFIXES) for name in content)
+    if values and all(isinstance(value, Mapping) and table_fields(value, text_alone=True) for value in values):
+        return Records({**value, FILE_NAME: name} for name, value in content.items())
+    lists = all(isinstance(value, list) and all(isinstance(one, str) for one in value) for value in values)
+    if values and (
+        lists or ((named or request.images is not None) and all(isinstance(value, str) for value in values))
+    ):
+        return Records({FILE_NAME: name, CAPTION: value} for name, value in content.items())
+    return None
+
+
+def _unrecognised(path: Path, request: Request, found: Any) -> ValueError:
+    """The error for content that is no captions, with the fields that its rows have, or what it holds."""
+    fields = found if isinstance(found, list) else []
+    if {"conversations", "messages"} & {*filter(lambda field: isinstance(field, str), fields)}:
+        return ValueError(
             f"{path} holds conversations, and load_captioned reads captions. Read it by "
             f"`load_conversations({str(path)!r}, images=...)`; `hf-curriculum score` does so by itself."
         )
-    raise ValueError(
-        f"load_captioned does not recognise {path}. Its {'rows have' if isinstance(content, list) else 'object has'} "
-        f"the fields {found!r:.300}, and `columns={columns}` was given. Name the fields of the image's file and of "
-        f"the caption, columns={{'image': ..., 'caption': ...}} (hf-curriculum score: --column caption=...), or "
-        f"convert the file. {RULES}"
+    advice = (
+        "Name the fields of the image's file and of the caption, columns={'image': ..., 'caption': ...} "
+        "(hf-curriculum score: --column caption=...), or convert the file."
     )
+    if any(str(field).lower().endswith(IMAGE_SUFFIXES) for field in fields):
+        advice = (
+            "The first line is no header, but a row. Write the names of the columns above it: `file_name,caption`."
+        )
+    elif request.images is not False and table_fields(fields, request.columns, text_alone=True):
+        advice = f"No field names the image's file: {advice} images=False (--images none) loads the captions alone."
+    kind = "Its rows have the fields" if isinstance(found, list) else "Its object has the fields"
+    shown = list(found) if isinstance(found, Mapping) else found
+    return ValueError(
+        f"load_captioned does not recognise {path}. {kind} {shown!r:.300}, and `columns={request.columns}` was given. "
+        f"{advice} {RULES}"
+    )
+
+
+def _texts_beside_images(folder: Path, request: Request) -> Records:
+    """A row for each image with a text beside it."""
+    validate_unused({"images": request.images} if request.images else {}, "the images lie beside their texts")
+    rows, alone = Records(), []
+    for image, text in walk_images(folder, request.left_out):
+        name = image.relative_to(folder).as_posix()
+        if text is None:
+            alone.append(name)
+            continue
+        if not request.allow_outside:
+            validate_inside([str(text)], [folder], folder)
+        with open_text(text) as file:
+            caption = file.read().strip()
+        if re.fullmatch(r"[\d.\s-]+", caption):
+            raise ValueError(
+                f"{text} holds numbers, {caption[:40]!r}, as YOLO's boxes do, and a caption is needed. Move such "
+                "files elsewhere, or name the file of captions itself."
+            )
+        rows.append({FILE_NAME: name, CAPTION: caption})
+    request.left_out.add("images without a text of their name", len(alone), next(iter(alone), None))
+    return rows
 
 
 def _named(path: Path, read: Callable[[], Any]) -> Any:
     """What is read; an error names the file and is in words."""
     try:
         return read()
+    except RepeatedKeyError as error:
+        raise ValueError(f"{path}: {error}, and it is not known which value is meant. Correct it.") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         plain = str(error) if isinstance(error, ValueError) else f"A field is missing or of another kind ({error!r})."
         raise ValueError(f"{path}: {plain}") from error
 
 
-def content_of(path: Path) -> Any:
-    """What a file of JSON, JSON Lines, or a table of text holds."""
+def content_of(path: Path, request: Request) -> Any:
+    """What a file of JSON, JSON Lines, or a table of text holds: `Records` where it has rows."""
     suffix = ending(path).lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
-    try:
-        with open_text(path, newline="") as file:
-            return read_records(file.read(), suffix)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error}), so its text cannot be read. Convert it first.") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
+    with open_text(path, newline="") as file:
+        text = file.read()
+    return _named(path, lambda: read_records(text, suffix, request.reject, request.left_out))
 
 
-def _with_images(table: dict[str, list], caption_file: Path, request: Request) -> Dataset:
+def _with_images(table: dict[str, Any], source: Path, request: Request) -> Dataset:
     """The data set of a caption file's columns, with the images as paths."""
-    names, folder = table[FILE_NAME], request.images
-    table = {CAPTION: table[CAPTION], IMAGE_ID: table[IMAGE_ID], **table}  # ours first
+    table = {name: table[name] for name in (CAPTION, IMAGE_ID) if name in table} | table  # ours first
+    names, folder = table.get(FILE_NAME, []), request.images
+    caption_file = source / "_" if source.is_dir() else source
     if request.download or (folder is None and names and is_address(names[0])):
         return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, request.download)
     if folder is None:
@@ -156,6 +215,7 @@ def _with_images(table: dict[str, list], caption_file: Path, request: Request) -
             logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
     if folder is None or folder is False:
         return Dataset.from_dict(table)
+    validate_names(names, source)
     paths = locate_images(Path(folder), names)
     if not request.allow_outside:
         validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)

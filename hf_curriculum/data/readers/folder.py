@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
+
+from hf_curriculum.data.left_out import LeftOut
 
 # In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
 CAPTION_FILES = ("metadata.jsonl", "metadata.csv", "captions.jsonl", "captions.csv", "captions.tsv", "captions.txt")
 CAPTION_PATTERNS = ("captions*.json", "captions*.json.gz", "dataset*.json", "dataset*.json.gz", "*.token.txt")
 TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
+JSON = (".json", ".json.gz")
+TEXTS = (".txt", ".caption")
+"""Endings of a caption beside its image, as trainers of LoRA write them."""
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 IMAGE_FOLDERS = ("images", "Images")
 SPLIT_FOLDERS = {
@@ -23,13 +28,18 @@ SPLIT_FOLDERS = {
 }
 
 
+def visible_files(folder: Path) -> list[Path]:
+    """The files of a folder by name, without hidden ones (`._a.csv`, `.DS_Store`), which are never data."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
+
+
 def find_caption_file(folder: Path) -> Path | None:
     """The caption file in a folder, or None; raises if several files could be it."""
     for name in CAPTION_FILES:
         if (folder / name).is_file():
             return folder / name
-    found = sorted({path for pattern in CAPTION_PATTERNS for path in folder.glob(pattern)})
-    found = [path for path in found if path.is_file() and not path.name.startswith("dataset_infos")]  # datasets' own
+    found = [path for path in visible_files(folder) if any(map(path.match, CAPTION_PATTERNS))]
+    found = [path for path in found if not path.name.startswith("dataset_infos")]  # datasets' own
     if len(found) > 1:
         raise ValueError(
             f"{folder} holds several caption files, {[path.name for path in found]}, and it is not known which is "
@@ -38,9 +48,10 @@ def find_caption_file(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def find_only_table(folder: Path) -> Path | None:
+def find_only_table(folder: Path, endings: tuple[str, ...] = TABLES) -> Path | None:
     """The one table in a folder, whatever it is called, or None; raises if there are several."""
-    found = sorted(path for path in folder.iterdir() if path.name.lower().endswith(TABLES) and path.is_file())
+    found = [path for path in visible_files(folder) if path.name.lower().endswith(endings)]
+    found = [path for path in found if not path.name.startswith("dataset_info")]  # datasets' own
     if len(found) > 1:
         names = [path.name for path in found]
         raise ValueError(
@@ -50,14 +61,45 @@ def find_only_table(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
+def find_only_json(folder: Path) -> Path | None:
+    """The one file of JSON in a folder, or None; raises if there are several."""
+    return find_only_table(folder, JSON)
+
+
+def walk_images(folder: Path, left_out: LeftOut | None = None) -> Iterator[tuple[Path, Path | None]]:
+    """Each image of a folder and its folders, and the text beside it or None; hidden ones are counted."""
+    for place, folders, names in os.walk(folder):
+        hidden = [name for name in (*folders, *names) if name.startswith(".")]
+        if left_out is not None:
+            left_out.add("hidden files and folders", len(hidden), hidden and os.path.join(place, hidden[0]))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        there = set(names)
+        for name in sorted(names):
+            stem, ending = os.path.splitext(name)
+            if ending.lower() in IMAGE_SUFFIXES and not name.startswith("."):
+                beside = [stem + text for text in TEXTS if stem + text in there]
+                if len(beside) > 1:
+                    raise ValueError(
+                        f"{os.path.join(place, name)} has the texts {beside}, and it is not known which is its "
+                        "caption. Remove one of them."
+                    )
+                yield Path(place, name), Path(place, beside[0]) if beside else None
+
+
+def find_texts_beside_images(folder: Path) -> Path | None:
+    """The folder itself, where an image in it has a text of its name beside it."""
+    return folder if any(text is not None for _, text in walk_images(folder)) else None
+
+
 def find_parquet_beside_images(folder: Path) -> Path | None:
     """The Parquet file beside loose images, which `datasets` would load without it; raises if there are several."""
-    files = sorted(folder.glob("*.parquet"))
+    files = [path for path in visible_files(folder) if path.suffix == ".parquet"] if folder.is_dir() else []
     if not files or (folder / "metadata.parquet").is_file() or find_caption_file(folder) is not None:
         return None
     places = [place for place in (folder, *(folder / name for name in IMAGE_FOLDERS)) if place.is_dir()]
     entries = chain.from_iterable(place.iterdir() for place in places)
-    loose = islice((entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES), len(files) + 1)
+    images = (entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.name[0] != ".")
+    loose = islice(images, len(files) + 1)
     if sum(1 for _ in loose) <= len(files):
         return None
     if len(files) > 1:

@@ -6,49 +6,79 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import parse_json
+from hf_curriculum.config import RepeatedKeyError, parse_json
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import IMAGE_SUFFIXES
 
 FILE_NAME = "file_name"
 """The column of an image's name as its caption file gives it."""
-# What the fields are called in files that are around: imagefolder, Flickr8k's and Flickr30k's CSVs, BLIP's lists.
-FILE_FIELDS = ("file_name", "filename", "image", "image_name", "image_path", "img", "image_url", "img_url", "url")
+# What the fields are called in files that are around: imagefolder, Flickr8k's and Flickr30k's CSVs, BLIP's lists, TRL.
+FILE_FIELDS = (
+    *("file_name", "filename", "image", "image_name", "image_path", "img", "image_url", "img_url", "url"),
+    *("filepath", "images"),
+)
 CAPTION_FIELDS = ("caption", "captions", "text", "sentences", "sentence", "comment")
-SCALARS: set[type] = {str, bool, int, float}
+_TITLED = "filepath"
+"""Beside this field a `title` is a caption, in open_clip's tables; elsewhere it is a title."""
+Reject = Callable[[str], None]
+"""Raises for a row that cannot be read, named in a sentence, or counts it: `Request.reject`."""
+_TOKEN_LINE = re.compile(rf"[^\t]*(?:{'|'.join(map(re.escape, IMAGE_SUFFIXES))})#\d+\t", re.IGNORECASE)
 
 
-def read_records(text: str, suffix: str) -> list[dict[str, Any]]:
-    """The rows of a text file whose `suffix` is ".jsonl", ".json" (a list of objects), ".csv", ".tsv" or ".txt"."""
+class Records(list[Any]):
+    """The rows of a file, and the line of each where it has lines."""
+
+    def __init__(self, rows: Iterable[Any] = (), lines: Iterable[int] = ()) -> None:
+        super().__init__(rows)
+        self.lines = list(lines)
+
+    def place(self, row: int) -> str:
+        """Where a row is, as an error names it."""
+        return f"Line {self.lines[row]}" if self.lines else f"Row {row + 1}"
+
+
+def read_records(text: str, suffix: str, reject: Reject, left_out: LeftOut) -> Any:
+    """What a file holds, of ".jsonl", ".json", ".csv", ".tsv" or ".txt": `Records`, or another value of JSON."""
+    if "\0" in text and suffix not in (".json", ".jsonl"):
+        line = text[: text.index("\0")].count("\n") + 1
+        raise ValueError(f"Line {line} holds a zero byte, as no text does. The file is damaged: copy it again.")
     if suffix == ".json":
         try:
-            return parse_json(text)
+            found = parse_json(text)
+            return _with_characters(Records(found) if isinstance(found, list) else found, text, reject)
         except json.JSONDecodeError as error:
             first, _, rest = text.strip().partition("\n")
             if not (error.msg == "Extra data" and rest and _is_object(first)):
                 raise
             suffix = ".jsonl"
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # splitlines() splits captions at U+2028 too
     if suffix == ".jsonl":
-        return [_parse_line(line, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    lines = text.split("\n")  # not splitlines(), which also splits captions at U+2028 and its like
-    header = lines[0]
-    if ("#" in header.partition("\t")[0] and "\t" in header) or re.match(r"\S+\.\w+#\d+\s", header):
-        return [_parse_token_line(line, number) for number, line in enumerate(lines, 1) if line.strip()]
-    delimiter = min(",\t|;", key=lambda mark: header.find(mark) if mark in header else len(header))
-    quoting = csv.QUOTE_MINIMAL if delimiter in ",;" else csv.QUOTE_NONE
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, skipinitialspace=True)
-    rows = []
-    for row in reader:
-        if None in row:
-            raise ValueError(
-                f"Line {reader.line_num} has more cells than the header {reader.fieldnames}, which is separated by "
-                f"{delimiter!r}: {list(row.values())}. A caption that holds {delimiter!r} must stand in double quotes "
-                "(CSV), or the file be JSON Lines."
-            )
-        rows.append({field.strip(): cell for field, cell in row.items()})
-    return rows
+        return _with_characters(_parsed(lines, _parse_line, reject), text, reject)
+    token_line = re.match(r"[^\t#]*#[^\t]*\t|\S+\.\w+#\d+\s", lines[0])
+    if token_line or any(map(_TOKEN_LINE.match, lines[1:2])):  # the first line may be a header that is in the way
+        return _parsed(lines, _parse_token_line, reject)
+    return _read_cells(list(io.StringIO(text, newline="")), reject, left_out)
+
+
+def _parsed(lines: Sequence[str], parse: Callable[[str], Any], reject: Reject) -> Records:
+    """The lines that are not blank, each a row."""
+    found = Records()
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                row = parse(line)
+            except ValueError as error:
+                reject(f"Line {number} is {error}: {line[:80]!r}.")
+                continue
+            found.append(row)
+            found.lines.append(number)
+    return found
 
 
 def _is_object(line: str) -> bool:
@@ -58,30 +88,150 @@ def _is_object(line: str) -> bool:
         return False
 
 
-def _parse_line(line: str, number: int) -> dict[str, Any]:
+def _parse_line(line: str) -> Any:
     try:
         return parse_json(line)
+    except RepeatedKeyError as error:
+        raise ValueError(f"not clear: {error}") from error
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f"Line {number} is not JSON ({error}): {line[:80]!r}. JSON Lines have one object per line."
-        ) from error
+        raise ValueError(f"not JSON ({error}), and JSON Lines have one object per line") from error
 
 
-def _parse_token_line(line: str, number: int) -> dict[str, Any]:
-    name, tab, caption = line.rstrip("\r\n").partition("\t")
+def _parse_token_line(line: str) -> dict[str, Any]:
+    name, tab, caption = line.partition("\t")
     file_name, mark, index = name.rpartition("#")
     if not (tab and mark and index.isdigit()):
-        raise ValueError(
-            f"Line {number} is not of the form name.jpg#0<tab>caption of a *.token.txt: {line[:80]!r}. A tab stands "
-            "between name and caption; correct the line."
-        )
+        raise ValueError("not of the form name.jpg#0<tab>caption of a *.token.txt. A tab stands between them")
     return {FILE_NAME: file_name, CAPTION: caption}
 
 
-def table_fields(fields: Iterable[str], columns: Mapping[str, Any] | None = None) -> dict[str, list[str]] | None:
-    """Our name -> the fields that hold it, or None where a table's fields do not name both a file and a caption."""
+def _with_characters(content: Any, text: str, reject: Reject) -> Any:
+    """Parsed JSON without rows that hold half a character (a lone surrogate), which no file can store."""
+    if not re.search(r"\\u[dD][89a-fA-F]", text) or _is_text(content):
+        return content
+    if isinstance(content, dict):
+        return {
+            name: _with_characters(Records(value) if isinstance(value, list) else value, text, reject)
+            for name, value in content.items()
+        }
+    if not isinstance(content, Records):
+        raise ValueError(f"{content!r:.80} holds half a character, a lone surrogate. Correct it.")
+    found = Records()
+    for row, record in enumerate(content):
+        if not _is_text(record):
+            reject(f"{content.place(row)} holds half a character, a lone surrogate: {record!r:.200}.")
+            continue
+        found.append(record)
+        found.lines += content.lines[row : row + 1]
+    return found
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
+    """The rows of a table of text with a header, as the strict mode of `csv` reads it."""
+    first = next((number for number, line in enumerate(lines) if line.strip()), len(lines))
+    if first == len(lines):
+        return Records()
+    delimiter = min(",\t|;", key=lambda mark: lines[first].find(mark) if mark in lines[first] else len(lines[first]))
+    spaced = lines[first].count(delimiter) == lines[first].count(f"{delimiter} ") > 0
+    dialect: dict[str, Any] = {"delimiter": delimiter, "skipinitialspace": spaced, "strict": True}
+    if delimiter == "|" and spaced:  # Flickr30k's, which knows no quotation
+        dialect["quoting"] = csv.QUOTE_NONE
+    rows = _rows(lines, first, dialect, reject)
+    number, cells = next(rows, (0, []))
+    if number != first + 1:
+        raise ValueError(f"The header, line {first + 1}, cannot be read: {lines[first][:80]!r}. Correct it.")
+    header = [cell.strip() for cell in cells]
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"The header has {twice} twice, and it is not known which column is meant: {header}. Rename one of them."
+        )
+    named = [(name, place) for place, name in enumerate(header) if name]
+    nameless = [place for place, name in enumerate(header) if not name]
+    found, unnamed = Records(), False
+    for number, cells in rows:
+        if not any(map(str.strip, cells)):
+            left_out.add("rows of empty cells", len(cells) > 1, f"line {number}")
+        elif len(cells) != len(header):
+            few = "fewer" if len(cells) < len(header) else "more"
+            reject(
+                f"Line {number} has {few} cells than the header {header}, which is separated by {delimiter!r}: "
+                f"{cells}. A caption that holds {delimiter!r} must stand in double quotes (CSV), or the file be JSON "
+                "Lines."
+            )
+        else:
+            unnamed = unnamed or any(cells[place] for place in nameless)
+            found.append({name: cells[place] for name, place in named})
+            found.lines.append(number)
+    if unnamed:
+        left_out.add("columns without a name in the header", len(nameless))
+    return found
+
+
+def _rows(lines: list[str], first: int, dialect: Mapping[str, Any], reject: Reject) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of each row that is not blank; after a line that cannot be read comes the next line."""
+    while first < len(lines):
+        start, reader = first, csv.reader(map(lines.__getitem__, range(first, len(lines))), **dialect)
+        while True:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                problem = f"{error}, where it may stand for a picture" if "limit" in str(error) else str(error)
+            else:
+                if cells is None:
+                    return
+                end = first + reader.line_num
+                problem = "lines below it look like rows" if _takes_rows(lines[start:end], cells, dialect) else ""
+                if not problem:
+                    if cells:
+                        yield start + 1, cells
+                    start = end
+                    continue
+            reject(
+                f"In line {start + 1} a quotation mark opens a cell and does not close it at its end ({problem}): "
+                f"{lines[start][:80]!r}. Within quotation marks each one is written twice, as Excel and pandas do: "
+                '"He said ""Hi""". If the file knows no quotation, rewrite it: '
+                f"`pandas.read_csv(FILE, sep={dialect['delimiter']!r}, quoting=3).to_csv(NEW, index=False)`."
+            )
+            first = start + 1
+            break
+
+
+def _takes_rows(lines: Sequence[str], cells: Sequence[str], dialect: Mapping[str, Any]) -> bool:
+    """Whether a row of several lines has taken in other rows: cells of its lines are of the kind of its own."""
+    if len(lines) < 2:
+        return False
+    at = next((place for place, cell in enumerate(cells) if "\n" in cell or "\r" in cell), len(cells))
+    split = [line.rstrip("\r\n").split(dialect["delimiter"]) for line in lines]
+    split = [parts if len(parts) >= len(cells) else [] for parts in split]
+    before = [(parts[place], cells[place]) for parts in split[1:] if parts for place in range(at)]
+    behind = [(parts[place], cells[place]) for parts in split[:-1] if parts for place in range(at + 1 - len(cells), 0)]
+    return any(_kind(part) == _kind(cell) for part, cell in before + behind if _kind(cell))
+
+
+def _kind(cell: str) -> str:
+    """What names of files, numbers and names with numbers look like; "" for a text."""
+    cell = cell.strip(' "')
+    ending = re.search(r"\.[A-Za-z]\w{0,4}$", cell)
+    if " " in cell or not (ending or re.search(r"\d", cell)):
+        return ""
+    return ending[0].lower() if ending else re.sub(r"\d+", "0", re.sub(r"[^\W\d_]+", "a", cell))
+
+
+def table_fields(
+    fields: Iterable[str], columns: Mapping[str, Any] | None = None, *, text_alone: bool = False
+) -> dict[str, list[str]] | None:
+    """Our name -> the fields that hold it; None where a caption, or unless `text_alone` a file, is named by none."""
     fields = list(fields)
-    usual = {IMAGE: FILE_FIELDS, CAPTION: CAPTION_FIELDS, IMAGE_ID: (IMAGE_ID,)}
+    usual = {IMAGE: FILE_FIELDS, CAPTION: with_title(CAPTION_FIELDS, fields), IMAGE_ID: (IMAGE_ID,)}
     found = {}
     for name, aliases in usual.items():
         if columns and name in columns:
@@ -93,7 +243,12 @@ def table_fields(fields: Iterable[str], columns: Mapping[str, Any] | None = None
             found[name] = find_alias(fields, aliases)
             if name == CAPTION and not found[name]:
                 found[name] = numbered_captions(fields)
-    return found if found[IMAGE] and found[CAPTION] else None
+    return found if found[CAPTION] and (found[IMAGE] or text_alone) else None
+
+
+def with_title(aliases: tuple[str, ...], fields: Sequence[str]) -> tuple[str, ...]:
+    """The aliases of captions for data with these fields, where a title may be one."""
+    return (*aliases, "title") if find_alias(fields, [_TITLED]) else aliases
 
 
 def find_alias(fields: Sequence[str], aliases: Sequence[str]) -> list[str]:
@@ -109,57 +264,112 @@ def numbered_captions(fields: Sequence[str]) -> list[str]:
     return sorted(numbered, key=numbered.__getitem__)
 
 
-def read_caption_table(records: Sequence[Mapping[str, Any]], fields: Mapping[str, list[str]]) -> dict[str, list[Any]]:
+def read_caption_table(
+    records: Records, fields: Mapping[str, list[str]], reject: Reject, left_out: LeftOut
+) -> dict[str, Any]:
     """The columns of a table of file names and captions, one row per caption, in the table's order."""
-    table: dict[str, list[Any]] = {FILE_NAME: [], CAPTION: [], IMAGE_ID: []}
+    table: dict[str, Any] = {FILE_NAME: [], CAPTION: [], IMAGE_ID: []}
     rows = []
-    for number, record in enumerate(records, 1):
-        if not isinstance(record, Mapping):
-            raise ValueError(
-                f"Row {number} of the caption table is {record!r:.100}, and an object with the fields of the first "
-                "row is needed. Correct the file."
-            )
-        file_name = record.get(fields[IMAGE][0])
-        if not file_name or not isinstance(file_name, str):
-            raise ValueError(
-                f"Row {number} of the caption table has the `{fields[IMAGE][0]}` {file_name!r}, and a file name is "
-                f"needed to find its image: {dict(record)!r:.120}."
-            )
-        image_id = next((record[field] for field in fields[IMAGE_ID] if record.get(field) is not None), file_name)
-        for caption in _captions(record, fields[CAPTION], number):
+    for number, record in enumerate(records):
+        try:
+            file_name, image_id = _names(record, fields)
+            captions = _captions(record, fields[CAPTION])
+        except ValueError as error:
+            reject(f"{records.place(number)} {error}")
+            continue
+        for caption in captions:
             table[FILE_NAME].append(file_name)
             table[CAPTION].append(caption)
-            table[IMAGE_ID].append(str(image_id))
+            table[IMAGE_ID].append(image_id)
             rows.append(record)
+    if not fields[IMAGE]:
+        table.pop(FILE_NAME)
+        if not fields[IMAGE_ID]:
+            table.pop(IMAGE_ID)
     used = {field for named in fields.values() for field in named}
-    return table | shared_scalars(rows, without={*used, *table, IMAGE})
+    for name in {FILE_NAME, CAPTION, IMAGE_ID, IMAGE} - used:
+        left_out.add(f"field `{name}` (the name of a column of ours)", sum(name in row for row in rows))
+    return table | shared_scalars(rows, without={*used, *table, IMAGE}, left_out=left_out)
 
 
-def _captions(record: Mapping[str, Any], fields: list[str], number: int) -> list[str | None]:
-    """The captions of a row: of a list, or of one field each."""
+def _names(record: Any, fields: Mapping[str, list[str]]) -> tuple[str | None, str | None]:
+    """The file and the image id of a row; a `ValueError` says what is wrong with it."""
+    if not isinstance(record, Mapping):
+        raise ValueError(f"is {record!r:.100}, and an object with the fields of the other rows is needed.")
+    image_id = next((str(record[field]) for field in fields[IMAGE_ID] if record.get(field) is not None), None)
+    if not fields[IMAGE]:
+        if fields[IMAGE_ID] and image_id is None:
+            raise ValueError(f"has no `{fields[IMAGE_ID][0]}`, which says whose caption it is: {dict(record)!r:.120}.")
+        return None, image_id
+    field, file_name = fields[IMAGE][0], record.get(fields[IMAGE][0])
+    if isinstance(file_name, list) and len(file_name) == 1:
+        file_name = file_name[0]
+    if not file_name or not isinstance(file_name, str):
+        several = " `load_conversations` reads rows of several images." if isinstance(file_name, list) else ""
+        raise ValueError(
+            f"has the `{field}` {file_name!r:.80}, and a file name is needed to find its image: "
+            f"{dict(record)!r:.120}.{several}"
+        )
+    return file_name, file_name if image_id is None else image_id
+
+
+def _captions(record: Mapping[str, Any], fields: list[str]) -> list[str | None]:
+    """The captions of a row: of a list, or of one field each; null and NaN, as pandas writes it, are none."""
     cells = [record.get(field) for field in fields]
     if len(cells) > 1:
         cells = [cell for cell in cells if cell]
     captions = [caption for cell in cells for caption in (cell if isinstance(cell, list) else [cell])]
+    captions = [None if caption != caption else caption for caption in captions]
     for caption in captions:
         if not isinstance(caption, (str, type(None))):
             raise ValueError(
-                f"Row {number} of the caption table has the caption {caption!r:.100} in {fields}, and a text or a "
-                "list of texts is needed. Name another field with columns={'caption': ...}."
+                f"has the caption {caption!r:.100} in {fields}, and a text or a list of texts is needed. Another "
+                "field is named by columns={'caption': ...} (hf-curriculum score: --column caption=...)."
             )
     return captions
 
 
-def shared_scalars(records: Sequence[Mapping[str, Any]], *, without: Iterable[str | None]) -> dict[str, list[Any]]:
-    """The fields that every record has, with a text, number or truth value of one type in all of them, as columns."""
-    without = set(without)
+def shared_scalars(
+    records: Sequence[Mapping[str, Any]], *, without: Iterable[str | None], left_out: LeftOut | None = None
+) -> dict[str, pa.Array]:
+    """The further fields of records as columns, null where a record lacks one.
+
+    Integers among floats become floats. Values of several types, or that Arrow cannot hold, are counted in `left_out`.
+    """
+    names = dict.fromkeys(name for record in records for name in record)
     columns = {}
-    for name in records[0] if records else ():
-        if name in without:
-            continue
-        kinds = {type(record.get(name)) for record in records}
-        if len(kinds) == 1 and kinds <= SCALARS:
-            column = [record[name] for record in records]
-            if kinds != {int} or -(2**63) <= min(column) <= max(column) < 2**63:  # what Arrow can hold
-                columns[name] = column
-    return columns
+    for name in names.keys() - set(without):
+        values = [record.get(name) for record in records]
+        try:
+            columns[name] = pa.array(values)
+            if pa.types.is_null(columns[name].type):
+                why = "no value in any row"
+            elif _has_empty_struct(columns[name].type):
+                why = "objects without fields"
+            else:
+                continue
+        except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):
+            why = "values of several types, or numbers of more than 64 bits"
+        columns.pop(name, None)
+        if left_out is not None:
+            rows = sum(name in record for record in records)
+            left_out.add(f"field `{name}` ({why})", rows, next((value for value in values if value is not None), None))
+    return {name: columns[name] for name in names if name in columns}
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    """Whether a type has objects without fields in it, which Parquet cannot hold."""
+    if pa.types.is_struct(kind):
+        return not kind.num_fields or any(_has_empty_struct(field.type) for field in kind)
+    return pa.types.is_list(kind) and _has_empty_struct(kind.value_type)
+
+
+def validate_names(names: Iterable[str | None], source: object) -> None:
+    """A `ValueError` where images stand as base64 in place of their names."""
+    first = next(filter(None, names), "")
+    if first.startswith("data:image/") or (len(first) > 1000 and re.fullmatch(r"[\w+/=\s-]+", first)):
+        raise ValueError(
+            f"{source} holds images as base64, {first[:30]!r}..., and names of files or bytes are read. Decode them: "
+            "load it with `datasets`, dataset.map(lambda row: {'image': base64.b64decode(row['image'])}), and pass "
+            "that."
+        )
