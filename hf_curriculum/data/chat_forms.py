@@ -48,9 +48,10 @@ _TRAINED = ("weight", "loss_weight", "loss", "loss_scale", "train", "training", 
 _MASKED = ("mask", "masked")
 _CALLS = ("tool_calls", "function_call")
 _MARKS = {
-    "images": r"<image>|<image[ _]\d+>|<\|image(?:_\d+)?\|>|<ImageHere>|<image_placeholder>|\[IMG\]",
-    "videos": r"<video>|<video[ _]\d+>|<\|video(?:_\d+)?\|>|<VideoHere>|<video_placeholder>",
-    "audios": r"<audio>|<audio[ _]\d+>|<\|audio(?:_\d+)?\|>|<AudioHere>|<audio_placeholder>",
+    "images": r"\(?<image>\./</image>\)?|<image>|<IMAGE>|<image[ _]\d+>|<\|image(?:_\d+)?\|>|<ImageHere>|\[IMG\]"
+    r"|<image_placeholder>|(?:<\|vision_start\|>)?<\|image_pad\|>(?:<\|vision_end\|>)?|<start_of_image>",
+    "videos": r"<video>|<video[ _]\d+>|<\|(?:video|VIDEO)(?:_\d+|_pad)?\|>|<VideoHere>|<video_placeholder>",
+    "audios": r"<audio>|<audio[ _]\d+>|<\|(?:audio|AUDIO)(?:_\d+)?\|>|<AudioHere>|<audio_placeholder>|<speech>",
 }
 _NAMED = r"<img>([^<>]+)</img>"  # Qwen-VL's
 _IMAGE_MARK = re.compile(f"{_NAMED}|({_MARKS['images']})")
@@ -140,7 +141,7 @@ class RowReader:
         """The turns of a cell: a list of items, one, or JSON text of these; or a text that `role` says."""
         if cell is None:
             return []
-        cell = cell.content() if isinstance(cell, JsonText) and role is not None else cell
+        cell = cell if role is None else said(cell)
         if role is not None and (not isinstance(cell, (list, tuple, Mapping)) or _are_parts(cell)):
             return [Turn(role, self._parts(0, cell))]
         cell = opened(cell)
@@ -152,7 +153,7 @@ class RowReader:
 
     def asked_and_answered(self, question: Any, addition: Any, answer: Any) -> list[Turn]:
         """The turns of two cells, and of what is added to the question."""
-        question = question.content() if isinstance(question, JsonText) else question
+        question, addition = said(question), said(addition)
         if addition not in (None, "", [], {}):
             if not (isinstance(addition, str) and isinstance(question, (str, type(None)))):
                 raise ConversationError(f"its `input` is {str(addition)[:60]!r}, and a text is needed, after a text")
@@ -174,7 +175,7 @@ class RowReader:
 
     def with_system(self, turns: list[Turn], cell: Any) -> list[Turn]:
         """The turns after the row's own system message; a first message of the system stands instead of it."""
-        cell = cell.content() if isinstance(cell, JsonText) else cell
+        cell = said(cell)
         if cell in (None, "", []):
             return turns
         if not isinstance(cell, str):
@@ -206,14 +207,12 @@ class RowReader:
         return self.with_system(turns, fields.get(SYSTEM))
 
     def _message(self, number: int, fields: dict[str, Any], who: str, what: str | None) -> Turn:
-        role = fields[who].lower() if isinstance(fields[who], str) else fields[who]
-        role = ROLE_OF.get(role, role) if isinstance(role, str) else role
+        role = said(fields[who])
+        role = ROLE_OF.get(role.strip().lower(), role.strip().lower()) if isinstance(role, str) else role
         if role not in ROLES:
             raise ConversationError(f"message {number} is of the role {role!r}, and roles are {', '.join(ROLES)}")
-        content = None if what is None else fields[what]
-        calls = [name for name in _CALLS if fields.get(name)] if len(fields) > 2 or not content else []
-        if isinstance(content, JsonText):
-            content = content.content()
+        content = None if what is None else said(fields[what])
+        calls = [name for name in _CALLS if _plain(fields.get(name))] if len(fields) > 2 or not content else []
         if calls and not content and "tool_calls" not in self.ignore:
             raise ConversationError(
                 f"message {number} has `{calls[0]}` and no text, and calls of tools are not kept: an empty answer "
@@ -230,7 +229,8 @@ class RowReader:
     ) -> None:
         """Notes fields that are not kept; raises where one says that the turn is not to be trained on."""
         for name, value in fields.items():
-            if name in read or (not value and isinstance(value, (str, list, tuple, dict))):
+            value = _plain(value)
+            if name in read or value is None or (not value and isinstance(value, (str, list, tuple, dict))):
                 continue
             if trains and _says_untrained(name, value) and "weights" not in self.ignore:
                 raise ConversationError(
@@ -249,7 +249,7 @@ class RowReader:
             raise ConversationError(
                 f"message {number} holds {kind_of(content)}, and a text or a list of parts is needed"
             )
-        return tuple(self._part(number, opened(part) if isinstance(part, JsonText) else part) for part in content)
+        return tuple(self._part(number, _plain(part)) for part in content)
 
     def _part(self, number: int, part: Any) -> Part:
         said, image, read = read_part(number, part)
@@ -335,15 +335,26 @@ def _are_parts(cell: Any) -> bool:
     )
 
 
+def said(cell: Any) -> Any:
+    """A cell that is a text or a list of parts, also where it is stored as JSON."""
+    return cell.content() if isinstance(cell, JsonText) else cell
+
+
 def opened(cell: Any) -> Any:
-    """A cell, read where it is the text of JSON."""
+    """A cell that holds a list or an object, also where it is the text of JSON."""
+    if isinstance(cell, JsonText):
+        cell = parse_json(cell)
     if not isinstance(cell, str):
         return cell
     try:
-        opened = parse_json(cell)
+        value = parse_json(cell)
     except json.JSONDecodeError:
-        opened = cell
-    return opened if isinstance(opened, (list, dict)) else str(cell)
+        return cell
+    return value if isinstance(value, (list, dict)) else cell
+
+
+def _plain(value: Any) -> Any:
+    return parse_json(value) if isinstance(value, JsonText) else value
 
 
 def _rows_of(cell: Mapping[str, Any]) -> list[Any]:

@@ -32,12 +32,14 @@ from hf_curriculum.data.chat_forms import (
     holds_json,
     opened,
     pair_in,
+    said,
     stored_image,
     with_json,
 )
 from hf_curriculum.data.conversations import ConversationError
 from hf_curriculum.data.image_files import list_lengths, with_stored
 from hf_curriculum.data.images import MAX_PIXELS
+from hf_curriculum.data.readers.columns import ALIASES as COLUMNS
 from hf_curriculum.data.readers.columns import image_paths, names_captions
 from hf_curriculum.data.readers.files import content_of
 from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_parquet_beside_images
@@ -213,7 +215,7 @@ def find_conversations(fields: Sequence[str], columns: Mapping[str, Any] | None 
     if isinstance(named.get(CAPTION), str) and named[CAPTION] in fields and named[CAPTION] in ALIASES[MESSAGES]:
         named[MESSAGES] = named.pop(CAPTION)
         return {IMAGES if name == IMAGE else name: theirs for name, theirs in named.items()}
-    if CAPTION in named or names_captions(fields):
+    if CAPTION in named or (names_captions(fields) and find_alias(fields, COLUMNS[IMAGE])):
         return None
     if find_alias(fields, ALIASES[MESSAGES]) or _pair_of(fields):
         return {IMAGES if name == IMAGE else name: theirs for name, theirs in named.items()}
@@ -326,13 +328,13 @@ class _Conversations:
 
     def read(self, reader: RowReader, cells: Mapping[str, Any], row: int) -> tuple[list[Turn], list[dict[str, Any]]]:
         """The turns of a row, and the images that it names."""
-        form, said = self.form, [cells[name] for name in self.form.texts]
-        if all(cell is None for cell in said):
+        form, texts = self.form, [cells[name] for name in self.form.texts]
+        if all(cell is None for cell in texts):
             raise ConversationError(f"it has no {' and no '.join(f'`{name}`' for name in form.texts)}")
-        if len(said) == 1:
-            turns = reader.turns(said[0])
+        if len(texts) == 1:
+            turns = reader.turns(texts[0])
         else:
-            turns = reader.asked_and_answered(said[0], cells.get(form.addition or ""), said[1])
+            turns = reader.asked_and_answered(texts[0], cells.get(form.addition or ""), texts[1])
         turns = [*reader.history(cells.get(form.history or "")), *turns]
         turns = reader.with_system(turns, cells.get(form.system or ""))
         for medium, column in form.media:
@@ -374,7 +376,7 @@ def _texts(turn: Turn) -> list[str]:
 
 def _names(column: str, cell: Any) -> list[dict[str, Any]]:
     """The images that a cell names."""
-    cell = opened(cell) or []
+    cell = opened(said(cell)) or []
     images = [stored_image(name) for name in (cell if isinstance(cell, (list, tuple)) else [cell])]
     if None in images:
         raise ConversationError(f"its `{column}` is no name of a file: {str(cell)[:60]!r}")

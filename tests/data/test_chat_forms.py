@@ -204,7 +204,17 @@ SHOWING = {
     },
     **{
         f"mark {mark}": {"messages": [says("user", f"{mark}\nWhat is it?"), CHAT[1]], "images": [RED]}
-        for mark in ("<image>", "<image 1>", "<image_0>", "<|image_1|>", "<ImageHere>", "<image_placeholder>", "[IMG]")
+        for mark in (
+            "<image>",
+            "(<image>./</image>)",
+            "<|vision_start|><|image_pad|><|vision_end|>",
+            "<image 1>",
+            "<image_0>",
+            "<|image_1|>",
+            "<ImageHere>",
+            "<image_placeholder>",
+            "[IMG]",
+        )
     },
 }
 
@@ -229,6 +239,44 @@ def test_images_stand_where_the_messages_show_them(form, kind, pictures):
         loaded[0]["images"],
     )
     assert shown[0]["content"][0]["image"].size == (16, 12)
+
+
+def test_names_of_images_that_are_json_by_value(pictures):
+    rows = [
+        {"messages": CHAT, "image": RED},
+        {"messages": CHAT, "image": [BLUE, RED]},
+        {"messages": CHAT, "image": None},
+    ]
+    for kind in ("json", "load_dataset"):
+        loaded = load(from_source(kind, rows, pictures), images=pictures)
+        colours = [[image.getpixel((0, 0)) for image in images] for images in loaded["images"]]
+        assert colours == [[(255, 0, 0)], [(0, 0, 255), (255, 0, 0)], []]
+
+
+def test_rows_that_are_dropped_keep_images_and_columns_beside_their_messages(pictures):
+    rows = [
+        {"messages": [says("user", "<image><image>")], "image": RED, "id": "bad"},
+        {"messages": [says("user", "red"), CHAT[1]], "image": RED, "id": "red"},
+        {"messages": [says("narrator", "?")], "image": RED, "id": "bad"},
+        {"messages": [says("user", "blue"), CHAT[1]], "image": BLUE, "id": "blue"},
+    ]
+    names = load(from_source("json", rows, pictures), images=pictures, bad_rows="drop")
+    held = Dataset.from_list([{**row, "image": PILImage.open(pictures / row["image"])} for row in rows])
+    for loaded in (names, load(held, bad_rows="drop"), load(held.select([3, 1, 0]), bad_rows="drop").select([1, 0])):
+        assert loaded["id"][:] == ["red", "blue"]
+        assert [chat[0]["content"][1]["text"] for chat in loaded["messages"]] == ["red", "blue"]
+        assert [images[0].getpixel((0, 0)) for images in loaded["images"]] == [(255, 0, 0), (0, 0, 255)]
+    with pytest.raises(ValueError, match=r"2 of the 2 conversations"):
+        load(held.select([0, 2]), bad_rows="drop")
+
+
+def test_calls_that_are_json_by_value(tmp_path, caplog):
+    calls = [[], None, [{"function": {"name": "f", "arguments": {"a": 1}}}], [{"function": "g"}]]
+    rows = [{"messages": [CHAT[0], {**CHAT[1], "tool_calls": each}]} for each in calls]
+    data = from_source("load_dataset", rows, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert load(data)["messages"][:] == [CHAT] * 4
+    assert "field `tool_calls` of messages (not kept): 2." in caplog.text
 
 
 def test_images_in_the_order_of_the_messages(pictures):
