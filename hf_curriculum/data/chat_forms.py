@@ -47,12 +47,15 @@ ROLE_OF: dict[str, str] = {name: role for role, names in _OTHER_NAMES.items() fo
 _TRAINED = ("weight", "loss_weight", "loss", "loss_scale", "train", "training", "trainable")
 _MASKED = ("mask", "masked")
 _CALLS = ("tool_calls", "function_call")
+_MARK = r"<{0}>|<{0}[ _]\d+>|<\|{0}(?:_\d+|_pad)?\|>|<{0}_placeholder>|<__dj__{0}>"
 _MARKS = {
-    "images": r"\(?<image>\./</image>\)?|<image>|<IMAGE>|<image[ _]\d+>|<\|image(?:_\d+)?\|>|<ImageHere>|\[IMG\]"
-    r"|<image_placeholder>|(?:<\|vision_start\|>)?<\|image_pad\|>(?:<\|vision_end\|>)?|<start_of_image>",
-    "videos": r"<video>|<video[ _]\d+>|<\|(?:video|VIDEO)(?:_\d+|_pad)?\|>|<VideoHere>|<video_placeholder>",
-    "audios": r"<audio>|<audio[ _]\d+>|<\|(?:audio|AUDIO)(?:_\d+)?\|>|<AudioHere>|<audio_placeholder>|<speech>",
+    "images": r"\(?<image>\./</image>\)?|<\|vision_start\|><\|image_pad\|><\|vision_end\|>|"
+    + _MARK.format("image")
+    + r"|<IMAGE>|<ImageHere>|\[IMG\]|<IMG_CONTEXT>|<start_of_image>",
+    "videos": _MARK.format("video") + r"|<\|VIDEO\|>|<VideoHere>|<VIDEO_CONTEXT>",
+    "audios": _MARK.format("audio") + r"|<\|AUDIO\|>|<AudioHere>|<speech>",
 }
+"""What stands in a text for what it shows, in the forms of several trainers."""
 _NAMED = r"<img>([^<>]+)</img>"  # Qwen-VL's
 _IMAGE_MARK = re.compile(f"{_NAMED}|({_MARKS['images']})")
 _OTHER_MARKS = {medium: re.compile(_MARKS[medium]) for medium in MEDIA}
@@ -279,13 +282,7 @@ class RowReader:
         numbers = [int(digits) for mark in marks if mark[2] for digits in re.findall(r"\d+", mark[2])]
         if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
             raise ConversationError(f"its marks number the images {numbers}, and they are read in rising order alone")
-        return [
-            Turn(
-                turn.role,
-                tuple(piece for part in turn.parts for piece in (_split(part) if isinstance(part, str) else [part])),
-            )
-            for turn in turns
-        ]
+        return [Turn(turn.role, tuple(_marked(number, turn.parts))) for number, turn in enumerate(turns)]
 
     def _validate_marks(self, text: str) -> None:
         for medium, pattern in _OTHER_MARKS.items():
@@ -314,6 +311,21 @@ def _first(names: Iterable[str], fields: Mapping[str, Any]) -> str | None:
         if name in fields:
             return name
     return None
+
+
+def _marked(number: int, parts: Sequence[Part]) -> list[Part]:
+    """Parts with images where their texts mark them: those that stand among the parts, if there are any."""
+    images = [part for part in parts if not isinstance(part, str)]
+    split = [list(_split(part)) if isinstance(part, str) else [] for part in parts]
+    marks = sum(not isinstance(piece, str) for pieces in split for piece in pieces)
+    if images and not marks:
+        return list(parts)
+    if images and marks != len(images):
+        raise ConversationError(
+            f"message {number} has {len(images)} images among its parts and {marks} marks of images"
+        )
+    left = iter(images)
+    return [next(left, piece) if not isinstance(piece, str) else piece for pieces in split for piece in pieces]
 
 
 def _split(text: str) -> Iterator[Part]:

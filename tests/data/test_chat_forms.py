@@ -194,6 +194,16 @@ PART_FORMS = {
 SHOWING = {
     **{name: {"messages": [says("user", [part, *asks("What is it?")]), CHAT[1]]} for name, part in PART_FORMS.items()},
     "Qwen-VL's img": {"messages": [says("user", f"<img>{RED}</img>What is it?"), CHAT[1]]},
+    "xtuner's part and mark": {
+        "messages": [
+            says("user", [{"type": "image_url", "image_url": {"url": RED}}, *asks("<IMG_CONTEXT>\nWhat is it?")]),
+            CHAT[1],
+        ]
+    },
+    "a part and a mark": {
+        "messages": [says("user", [{"type": "image"}, *asks("<image>\nWhat is it?")]), CHAT[1]],
+        "images": [RED],
+    },
     "a column": {"messages": CHAT, "images": [RED]},
     "a column of one": {"messages": CHAT, "image": RED},
     "a column of base64": {"messages": CHAT, "image": BASE64},
@@ -286,6 +296,11 @@ def test_images_in_the_order_of_the_messages(pictures):
         row = load(source, images=images)[0]
         assert [image.getpixel((0, 0)) for image in row["images"]] == [(0, 0, 255), (255, 0, 0)]
         assert [part["type"] for part in row["messages"][0]["content"]] == ["image", "text", "image"]
+    marked = [{"type": "image", "image": BLUE}, {"type": "image", "image": RED}, *asks("Is <image> or <image> red?")]
+    other = load(from_source("json", [{"messages": [says("user", marked), CHAT[1]]}], pictures))[0]
+    assert [part["text"] for part in other["messages"][0]["content"]] == ["Is", None, "or", None, "red?"]
+    assert [image.getpixel((0, 0)) for image in other["images"]] == [(0, 0, 255), (255, 0, 0)]
+    source = from_source("json", [{"messages": [says("user", parts), CHAT[1]]}], pictures)
     assert load(source, images=False)[0]["messages"] == [says("user", "or"), CHAT[1]]
 
 
@@ -349,6 +364,11 @@ REFUSED = {
     "images in another order": (
         {"messages": [says("user", "<image 2> <image 1>")], "images": [RED, BLUE]},
         r"its marks number the images \[2, 1\]",
+        None,
+    ),
+    "another number of marks than parts": (
+        {"messages": [says("user", [{"type": "image", "image": RED}, *asks("<image> or <image>?")])]},
+        "message 0 has 1 images among its parts and 2 marks",
         None,
     ),
     "images twice": (
