@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,6 +25,7 @@ from hf_curriculum.cli.common import (
     typed_again,
 )
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
+from hf_curriculum.markdown import one_line
 from hf_curriculum.names import SCORERS
 
 if TYPE_CHECKING:
@@ -82,6 +85,10 @@ _Column = Annotated[
 _CheckImages = Annotated[bool, typer.Option(help="Decode each image first, and leave out rows that cannot be read.")]
 _DropEmpty = Annotated[
     bool, typer.Option("--drop-empty", help="Leave out rows with an empty caption, and count them.")
+]
+_BadRows = Annotated[
+    Literal["error", "drop"],
+    typer.Option(help="Whether a row that cannot be read ends the command, or is left out and counted."),
 ]
 _Part = Annotated[
     Literal["assistant", "user", "system", "all"] | None,
@@ -144,6 +151,7 @@ def score_command(
     column: _Column = None,
     check_images: _CheckImages = True,
     drop_empty: _DropEmpty = False,
+    bad_rows: _BadRows = "error",
     allow_outside: _AllowOutside = False,
     download: _Download = False,
     objects: _Objects = None,
@@ -183,10 +191,13 @@ def score_command(
         if rank > 0:
             return
         raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-    reading = {name: ctx.params[name] for name in ("check_images", "allow_outside", "download", "objects", "num_proc")}
+    names = ("check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows")
+    reading = {name: ctx.params[name] for name in names}
     reading |= {"images": False if images == "none" else images, "columns": column_mapping(column)}
     hide_bars_unless_watched()
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
+    if rank == 0:
+        _show_rows(data)
     scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
     if output is not None:
         validate_splits(data, output)
@@ -292,6 +303,36 @@ def _chosen(
     return data if share is None else _hold_out(data, share), instead
 
 
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+@contextmanager
+def _noting(name: str) -> Iterator[None]:
+    """Shows what a module logs, information too."""
+    logger, handler = logging.getLogger(name), _Notes()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _show_rows(data: Dataset | DatasetDict) -> None:
+    """Notes what was read: how many rows, and the first three without their images."""
+    from datasets import Dataset
+
+    first = data if isinstance(data, Dataset) else next(iter(data.values()))
+    names = [name for name in (IMAGE_ID, CAPTION, MESSAGES) if name in first.column_names]
+    note(f"{len(first):,} rows, the first:")
+    for row in first.select_columns(names).with_format(None).select(range(min(3, len(first)))):
+        note("  " + "  ".join(one_line(value, 80) for value in row.values()))
+
+
 def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[Dataset | DatasetDict, dict[str, str]]:
     """The data, and the columns of conversations that stand for those of captions; other data is as it is."""
     from hf_curriculum.data.load import fields_of, load_captioned
@@ -309,7 +350,8 @@ def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[
         return load_conversations(source, **{**reading, "columns": columns}), {CAPTION: MESSAGES, IMAGE: IMAGES}
     read = {name for made in scorers for name in made.columns} - {name for made in scorers for name in made.outputs}
     if fields is None or reading["columns"] or names_captions(fields) or not read <= set(fields):
-        return load_captioned(source, **reading), {}
+        with _noting("hf_curriculum.data.load"):
+            return load_captioned(source, **reading), {}
     request = Request("load_captioned", source, allow_outside=reading["allow_outside"])
     splits = request.load(None)
     request.validate_named_files(splits)

@@ -18,6 +18,9 @@ from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
     CAPTION_PATTERNS,
     IMAGE_SUFFIXES,
+    JSON,
+    TABLES,
+    count_hidden,
     find_caption_file,
     find_image_folder,
     find_only_json,
@@ -71,6 +74,8 @@ def read_caption_files(request: Request) -> dict[str, Dataset]:
     request.validate_options()
     tables: dict[str, tuple[dict[str, Any], Path]] = {}
     for folder_split, file in _caption_files(request.path).items():
+        if request.path.is_dir() and file.is_file():
+            count_hidden(file.parent, (*TABLES, *JSON), request.left_out)
         if not request.allow_outside and file != request.path:
             validate_inside([str(file)], [request.path], request.path)
         for file_split, table in _parse(file, request).items():
@@ -112,6 +117,7 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
     fields = table_fields(found, columns, text_alone=request.images is False) if rows else None
     if fields is None:
         raise _unrecognised(path, request, list(found) if rows or content == [] else content)
+    request.taken.update({ours: ", ".join(theirs) for ours, theirs in fields.items() if theirs})
     return {UNSPLIT: _named(path, lambda: read_caption_table(records, fields, request.reject, request.left_out))}
 
 
@@ -209,13 +215,14 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
     caption_file = source / "_" if source.is_dir() else source
     if request.download or (folder is None and names and is_address(names[0])):
         return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, request.download)
+    if folder is not False:
+        validate_names(names, source)
     if folder is None:
         folder = find_image_folder(caption_file, names)
         if folder is None:
             logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
     if folder is None or folder is False:
         return Dataset.from_dict(table)
-    validate_names(names, source)
     paths = locate_images(Path(folder), names)
     if not request.allow_outside:
         validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)

@@ -94,7 +94,7 @@ def _parse_line(line: str) -> Any:
     except RepeatedKeyError as error:
         raise ValueError(f"not clear: {error}") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error}), and JSON Lines have one object per line") from error
+        raise ValueError(f"not JSON, one object per line ({error.msg} at character {error.pos + 1})") from error
 
 
 def _parse_token_line(line: str) -> dict[str, Any]:
@@ -286,6 +286,7 @@ def read_caption_table(
         table.pop(FILE_NAME)
         if not fields[IMAGE_ID]:
             table.pop(IMAGE_ID)
+    table[CAPTION] = pa.array(table[CAPTION], pa.string())
     used = {field for named in fields.values() for field in named}
     for name in {FILE_NAME, CAPTION, IMAGE_ID, IMAGE} - used:
         left_out.add(f"field `{name}` (the name of a column of ours)", sum(name in row for row in rows))
@@ -348,8 +349,10 @@ def shared_scalars(
                 why = "objects without fields"
             else:
                 continue
-        except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):
-            why = "values of several types, or numbers of more than 64 bits"
+        except OverflowError:
+            why = "numbers of more than 64 bits"
+        except (pa.ArrowException, TypeError, ValueError, RecursionError):
+            why = "values of several types"
         columns.pop(name, None)
         if left_out is not None:
             rows = sum(name in record for record in records)
