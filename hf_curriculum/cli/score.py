@@ -90,6 +90,10 @@ _BadRows = Annotated[
     Literal["error", "drop"],
     typer.Option(help="Whether a row that cannot be read ends the command, or is left out and counted."),
 ]
+_Ignore = Annotated[
+    list[str] | None,
+    typer.Option(help="Take conversations that are refused otherwise: images, videos, audios, weights or tool_calls."),
+]
 _Part = Annotated[
     Literal["assistant", "user", "system", "all"] | None,
     typer.Option(help="The role whose messages text scorers read in a conversation; `assistant`, if not given."),
@@ -152,6 +156,7 @@ def score_command(
     check_images: _CheckImages = True,
     drop_empty: _DropEmpty = False,
     bad_rows: _BadRows = "error",
+    ignore: _Ignore = None,
     allow_outside: _AllowOutside = False,
     download: _Download = False,
     objects: _Objects = None,
@@ -194,6 +199,7 @@ def score_command(
     names = ("check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows")
     reading = {name: ctx.params[name] for name in names}
     reading |= {"images": False if images == "none" else images, "columns": column_mapping(column)}
+    reading["ignore"] = ignore or []
     hide_bars_unless_watched()
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
     if rank == 0:
@@ -326,10 +332,13 @@ def _show_rows(data: Dataset | DatasetDict) -> None:
     """Notes what was read: how many rows, and the first three without their images."""
     from datasets import Dataset
 
+    from hf_curriculum.data.conversations import transcript
+
     first = data if isinstance(data, Dataset) else next(iter(data.values()))
     names = [name for name in (IMAGE_ID, CAPTION, MESSAGES) if name in first.column_names]
     note(f"{len(first):,} rows, the first:")
     for row in first.select_columns(names).with_format(None).select(range(min(3, len(first)))):
+        row |= {MESSAGES: transcript(row[MESSAGES])} if MESSAGES in row else {}
         note("  " + "  ".join(one_line(value, 80) for value in row.values()))
 
 
@@ -348,6 +357,9 @@ def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[
             raise typer.BadParameter("The data holds conversations. Leave it out.", param_hint=f"--{given[0]}")
         reading = {name: value for name, value in reading.items() if name not in of_captions}
         return load_conversations(source, **{**reading, "columns": columns}), {CAPTION: MESSAGES, IMAGE: IMAGES}
+    if reading["ignore"]:
+        raise typer.BadParameter("The data holds no conversations. Leave it out.", param_hint="--ignore")
+    reading = {name: value for name, value in reading.items() if name != "ignore"}
     read = {name for made in scorers for name in made.columns} - {name for made in scorers for name in made.outputs}
     if fields is None or reading["columns"] or names_captions(fields) or not read <= set(fields):
         with _noting("hf_curriculum.data.load"):

@@ -6,13 +6,16 @@ import base64
 import gzip
 import json
 import logging
+import re
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value, load_dataset
 from PIL import Image as PILImage
 from trl.data_utils import maybe_convert_to_chatml, prepare_multimodal_messages
 
+import hf_curriculum
 from hf_curriculum import CaptionLength, NounCount, ResponseLength, add_scores, load_conversations
 
 
@@ -287,6 +290,28 @@ def test_calls_that_are_json_by_value(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert load(data)["messages"][:] == [CHAT] * 4
     assert "field `tool_calls` of messages (not kept): 2." in caplog.text
+
+
+PAGE = Path(hf_curriculum.__file__).parent.parent / "docs" / "guides" / "conversations.md"
+
+
+def test_the_guides_forms_say_what_it_says(pictures):
+    (pictures / "a.jpg").write_bytes(encoded("red"))
+    rows = [
+        json.loads(row) for row in re.findall(r"^\| `(\{.*?\})` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(rows) == 19
+    for row in rows:
+        shows = "a.jpg" in json.dumps(row)
+        (pictures / "x.json").write_text(json.dumps([row]))
+        for source in (pictures / "x.json", Dataset.from_list([row], on_mixed_types="use_json")):
+            loaded = load_conversations(source, images=pictures if shows else None)[0]
+            contents = [turn["content"] for turn in loaded["messages"]]
+            assert [turn["role"] for turn in loaded["messages"]] == ["user", "assistant"]
+            assert contents == (
+                [[{"type": "image", "text": None}, *asks("Hi.")], asks("Hello!")] if shows else ["Hi.", "Hello!"]
+            )
+            assert len(loaded.get("images", ())) == shows
 
 
 def test_images_in_the_order_of_the_messages(pictures):
