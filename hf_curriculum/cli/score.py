@@ -196,19 +196,14 @@ def score_command(
         if rank > 0:
             return
         raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-    names = ("check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows")
-    reading = {name: ctx.params[name] for name in names}
+    reading = {name: ctx.params[name] for name in _READING}
     reading |= {"images": False if images == "none" else images, "columns": column_mapping(column)}
-    reading["ignore"] = ignore or []
-    hide_bars_unless_watched()
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
-    if rank == 0:
-        _show_rows(data)
+    _show_rows(data, rank)
     scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
     if output is not None:
         validate_splits(data, output)
-    same = ("per_image", "fit_on", "num_proc", "num_workers", "batch_size", "part_rows", "overwrite")
-    options = {**{name: ctx.params[name] for name in same}, "rank": rank, "world_size": world_size}
+    options = {**{name: ctx.params[name] for name in _SCORING}, "rank": rank, "world_size": world_size}
     if (scored := _score(data, scorers, folder, options)) is None:
         note(f"process {rank} of {world_size}: its share is done")
         return
@@ -217,6 +212,9 @@ def score_command(
         shutil.rmtree(folder)
 
 
+_READING = ("check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows", "ignore")
+_SCORING = ("per_image", "fit_on", "num_proc", "num_workers", "batch_size", "part_rows", "overwrite")
+"""Options that are arguments of the loaders, and of `add_scores_sharded`."""
 _IN_PLACE = (
     *("source", "output", "scorer", "model", "part", "turns", "column", "num_proc", "num_workers", "batch_size"),
     *("rank", "ranks", "as_json"),
@@ -303,6 +301,7 @@ def _chosen(
     """What `_load` gives, without rows that say nothing where these are dropped, with a part held out where asked."""
     from hf_curriculum.data.captions import drop_empty_captions
 
+    hide_bars_unless_watched()
     data, instead = _load(source, scorers, reading)
     if drop_empty:
         data = drop_empty_captions(data, instead.get(CAPTION, CAPTION))
@@ -328,15 +327,17 @@ def _noting(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _show_rows(data: Dataset | DatasetDict) -> None:
-    """Notes what was read: how many rows, and the first three without their images."""
+def _show_rows(data: Dataset | DatasetDict, rank: int) -> None:
+    """The first process notes what was read: how many rows, and three of them without their images."""
     from datasets import Dataset
 
     from hf_curriculum.data.conversations import transcript
 
+    if rank > 0:
+        return
     first = data if isinstance(data, Dataset) else next(iter(data.values()))
     names = [name for name in (IMAGE_ID, CAPTION, MESSAGES) if name in first.column_names]
-    note(f"{len(first):,} rows, the first:")
+    note(f"{len(first):,} row{'s' * (len(first) != 1)}, the first:")
     for row in first.select_columns(names).with_format(None).select(range(min(3, len(first)))):
         row |= {MESSAGES: transcript(row[MESSAGES])} if MESSAGES in row else {}
         note("  " + "  ".join(one_line(value, 80) for value in row.values()))
@@ -356,6 +357,7 @@ def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[
         if given := [name for name, value in of_captions.items() if value]:
             raise typer.BadParameter("The data holds conversations. Leave it out.", param_hint=f"--{given[0]}")
         reading = {name: value for name, value in reading.items() if name not in of_captions}
+        reading["ignore"] = reading["ignore"] or ()
         return load_conversations(source, **{**reading, "columns": columns}), {CAPTION: MESSAGES, IMAGE: IMAGES}
     if reading["ignore"]:
         raise typer.BadParameter("The data holds no conversations. Leave it out.", param_hint="--ignore")

@@ -16,7 +16,8 @@ from PIL import Image as PILImage
 from trl.data_utils import maybe_convert_to_chatml, prepare_multimodal_messages
 
 import hf_curriculum
-from hf_curriculum import CaptionLength, NounCount, ResponseLength, add_scores, load_conversations
+from hf_curriculum import CaptionLength, NounCount, ResponseLength, add_scores, load_captioned, load_conversations
+from hf_curriculum.data.image_files import with_stored
 
 
 def says(role, content):
@@ -554,6 +555,22 @@ def test_nothing_of_text_alone_goes_without_a_count(caplog):
 def test_scorers_read_json_by_value(tmp_path):
     data = from_source("load_dataset", MIXED[:1] + MIXED[6:7], tmp_path)
     assert data.features["messages"].feature["content"] == Json()
-    scored = add_scores(data, [CaptionLength(column="messages"), ResponseLength(), NounCount(column="messages")])
-    assert scored["caption_length"][:] == [1, 2]
-    assert scored["noun_count"][:] == [0, 1]
+    assert with_stored(data, "messages") is data
+    scorers = [CaptionLength(column="messages"), ResponseLength(), NounCount(column="messages")]
+    streamed = add_scores(data.to_iterable_dataset(), scorers)
+    for rows in (add_scores(data, scorers), Dataset.from_list(list(streamed), on_mixed_types="use_json")):
+        assert rows["caption_length"][:] == [1, 2]
+        assert rows["noun_count"][:] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "read"), [(["a", "b", "c"], ["a", "a", "b", "c"]), ([1, "x2", "007"], ["1", "1", "x2", "007"])]
+)
+def test_captions_and_ids_are_json_by_value(ids, read, tmp_path):
+    captions = [["a cat", "a big cat"], "a dog", "5.00"]
+    rows = [{"image_id": image_id, "caption": caption} for image_id, caption in zip(ids, captions, strict=True)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = load_dataset("json", data_files=str(tmp_path / "x.jsonl"), split="train", cache_dir=str(tmp_path / "cache"))
+    loaded = load_captioned(data, images=False)
+    assert loaded["caption"][:] == ["a cat", "a big cat", "a dog", "5.00"]
+    assert loaded["image_id"][:] == read

@@ -13,10 +13,12 @@ from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import RepeatedKeyError
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
     CAPTION_PATTERNS,
+    IMAGE_FOLDERS,
     IMAGE_SUFFIXES,
     JSON,
     TABLES,
@@ -111,8 +113,10 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
     if is_coco(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
         return {UNSPLIT: _named(path, lambda: read_coco(content))}
-    records = _rows_by_name(content, request) if isinstance(content, Mapping) else content
+    records = _named(path, lambda: _rows_by_name(content, request)) if isinstance(content, Mapping) else content
     rows = [row for row in records if isinstance(row, Mapping)] if isinstance(records, Records) else []
+    if isinstance(records, Records) and records.header and not rows:
+        raise ValueError(f"{path} has the header {records.header} and no row that can be read. Look at the file.")
     found = dict.fromkeys(field for row in rows for field in row)
     fields = table_fields(found, columns, text_alone=request.images is False) if rows else None
     if fields is None:
@@ -127,13 +131,34 @@ def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | Non
         return Records([content])
     values, named = list(content.values()), all(name.lower().endswith(IMAGE_SUFFIXES) for name in content)
     if values and all(isinstance(value, Mapping) and table_fields(value, text_alone=True) for value in values):
-        return Records({**value, FILE_NAME: name} for name, value in content.items())
-    lists = all(isinstance(value, list) and all(isinstance(one, str) for one in value) for value in values)
-    if values and (
-        lists or ((named or request.images is not None) and all(isinstance(value, str) for value in values))
-    ):
-        return Records({FILE_NAME: name, CAPTION: value} for name, value in content.items())
-    return None
+        values = [dict(value) for value in values]
+    elif values and all(map(_is_captions, values)):
+        if not named and not request.images:
+            return None  # any object of texts looks so
+        values = [{CAPTION: value} for value in values]
+    else:
+        return None
+    files = {} if named or request.images is False else _by_bare_name(request)
+    for name, value in zip(content, values, strict=True):
+        if len(files.get(name, ())) > 1:
+            raise ValueError(f"{name!r} is the name of {files[name]}, and it is not known which is meant. Correct it.")
+        value |= {FILE_NAME: next(iter(files.get(name, ())), name), IMAGE_ID: value.get(IMAGE_ID, name)}
+    return Records(values)
+
+
+def _is_captions(value: Any) -> bool:
+    return all(isinstance(one, str) for one in (value if isinstance(value, list) else [value]))
+
+
+def _by_bare_name(request: Request) -> dict[str, list[str]]:
+    """Names of images, from the folder that they are looked for in, by the same without their endings."""
+    beside = request.path if request.path.is_dir() else request.path.parent
+    places = [Path(request.images)] if request.images else [*(beside / name for name in IMAGE_FOLDERS), beside]
+    folder, found = next(place for place in (*places, beside) if place.is_dir()), {}
+    for image, _ in walk_images(folder):
+        name = image.relative_to(folder)
+        found.setdefault(name.with_suffix("").as_posix(), []).append(name.as_posix())
+    return found
 
 
 def _unrecognised(path: Path, request: Request, found: Any) -> ValueError:
@@ -206,6 +231,20 @@ def content_of(path: Path, request: Request) -> Any:
     with open_text(path, newline="") as file:
         text = file.read()
     return _named(path, lambda: read_records(text, suffix, request.reject, request.left_out))
+
+
+def read_rows(path: Path) -> Records:
+    """The rows of a table of text or of JSON Lines, each of which must be readable."""
+    left_out = LeftOut()
+    with open_text(path, newline="") as file:
+        text = file.read()
+    rows = _named(path, lambda: read_records(text, ending(path).lower(), _refuse, left_out))
+    left_out.report(path, [])
+    return rows
+
+
+def _refuse(problem: str) -> None:
+    raise ValueError(f"{problem} Correct it.")
 
 
 def _with_images(table: dict[str, Any], source: Path, request: Request) -> Dataset:

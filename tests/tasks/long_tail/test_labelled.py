@@ -222,10 +222,19 @@ def test_tables_that_do_not_say_which_column_is_which(tmp_path):
 
 
 def test_tables_and_names_that_cannot_be_read(tmp_path):
-    for content in (b"", "image,label\na.png,caf\u00e9\n".encode("latin-1")):
+    for content, message in (
+        (b"", r"has the columns \[\] and 0 rows"),
+        ("image,label\na.png,caf\u00e9\n".encode("latin-1"), "is not UTF-8: line 2 .*'a.png,café' in Windows-1252"),
+        (b'image,label\na.png,"dog\nb.png,cat\n', r"labels\.csv: In line 2 a quotation mark opens a cell"),
+        (b"image,label,label\na.png,dog,cat\n", r"labels\.csv: The header has \['label'\] twice"),
+        (b"image,label\na.png\n", r"labels\.csv: Line 2 has fewer cells"),
+    ):
         (tmp_path / "labels.csv").write_bytes(content)
-        with pytest.raises(ValueError, match=r"labels\.csv is no table in UTF-8 .* save it as UTF-8"):
+        with pytest.raises(ValueError, match=message):
             load_labelled(tmp_path / "labels.csv")
+    (tmp_path / "labels.jsonl").write_text("[1]\n")
+    with pytest.raises(ValueError, match=r"labels\.jsonl holds \[1\], and rows with a file and a class are needed"):
+        load_labelled(tmp_path / "labels.jsonl")
     for name in ("a", "b"):
         write(tmp_path / f"{name}.png")
     (tmp_path / "labels.csv").write_text("image,label\na.png,1_0\nb.png,10\n")

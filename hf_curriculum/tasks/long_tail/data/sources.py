@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL
+from hf_curriculum.data.readers.files import read_rows
 from hf_curriculum.data.readers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, find_only_table
 from hf_curriculum.data.readers.tables import FILE_FIELDS, find_alias
 from hf_curriculum.data.request import UNSPLIT
@@ -136,17 +137,11 @@ def read_table(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
     kind = ending(path)
     if kind not in TABLE_SUFFIXES:
         raise ValueError(f"load_labelled does not read {path}. {RULES}")
-    options: dict[str, Any] = {"compression": "gzip" if path.suffix == ".gz" else None}
-    try:
-        if kind == ".jsonl":
-            frame = pd.read_json(path, lines=True, **options)
-        else:
-            separator = "\t" if kind == ".tsv" else ","
-            frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, **options)
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is no table in UTF-8 ({error}), so its images are not known. Correct it, or save it as UTF-8."
-        ) from error
+    rows = read_rows(path)
+    wrong = next((row for row in rows if not isinstance(row, Mapping)), None)
+    if wrong is not None:
+        raise ValueError(f"{path} holds {wrong!r:.80}, and rows with a file and a class are needed. Correct it.")
+    frame = pd.DataFrame(list(rows), columns=rows.header or None)
     theirs = {name: find_column(frame.columns, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
     missing = [name for name in (IMAGE, LABEL) if theirs[name] is None]
     if missing or frame.empty:
@@ -159,7 +154,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
     if theirs[IMAGE_ID] is not None:
         table[IMAGE_ID] = frame[theirs[IMAGE_ID]].astype(str).tolist()
     others = [name for name in frame.columns if name not in theirs.values() and name not in table]
-    table |= {str(name): _numbers(frame[name]) for name in others if str(name) and not str(name).startswith("Unnamed")}
+    table |= {name: _numbers(frame[name]) for name in others if name}
     names = next((name for name in find_alias(others, NAME_ALIASES)), None)
     known = dict(zip(table[LABEL], frame[names].astype(str), strict=True)) if names is not None else {}
     return LabelledFiles({UNSPLIT: table}, path.parent, known)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import string
 from collections.abc import Mapping, Sequence
@@ -14,6 +12,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import LABEL
 from hf_curriculum.config import digest, parse_json
+from hf_curriculum.data.readers.files import read_rows
 from hf_curriculum.scorers.pretrained import load_pretrained
 from hf_curriculum.scorers.visual.class_probability import validate_prompt_names
 
@@ -95,12 +94,7 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
             '"a photo of {label}".'
         )
     if path.suffix.lower() == ".csv":
-        try:
-            rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path} is not UTF-8 ({error}), so its prompts cannot be read. Save it as UTF-8."
-            ) from error
+        rows = read_rows(path)
         if not rows or not {"class", "prompt"} <= rows[0].keys():
             raise ValueError(
                 f"{path} has the columns {list(rows[0]) if rows else []}. A table of prompts has the columns `class` "
