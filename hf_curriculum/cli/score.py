@@ -196,8 +196,7 @@ def score_command(
         if rank > 0:
             return
         raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-    reading = {name: ctx.params[name] for name in _READING}
-    reading |= {"images": False if images == "none" else images, "columns": column_mapping(column)}
+    reading = {name: ctx.params[name] for name in _READING} | {"columns": column_mapping(column)}
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
     _show_rows(data, rank)
     scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
@@ -212,7 +211,7 @@ def score_command(
         shutil.rmtree(folder)
 
 
-_READING = ("check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows", "ignore")
+_READING = ("images", "check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows", "ignore")
 _SCORING = ("per_image", "fit_on", "num_proc", "num_workers", "batch_size", "part_rows", "overwrite")
 """Options that are arguments of the loaders, and of `add_scores_sharded`."""
 _IN_PLACE = (
@@ -350,6 +349,8 @@ def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[
     from hf_curriculum.data.readers.columns import names_captions
     from hf_curriculum.data.request import Request, one_or_all
 
+    images, ignore = reading["images"], reading["ignore"] or ()
+    reading |= {"images": False if images == "none" else images, "ignore": ignore}
     fields = fields_of(source)
     columns = None if fields is None else find_conversations(fields, reading["columns"])
     of_captions = {name: reading[name] for name in ("download", "objects")}
@@ -357,9 +358,8 @@ def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[
         if given := [name for name, value in of_captions.items() if value]:
             raise typer.BadParameter("The data holds conversations. Leave it out.", param_hint=f"--{given[0]}")
         reading = {name: value for name, value in reading.items() if name not in of_captions}
-        reading["ignore"] = reading["ignore"] or ()
         return load_conversations(source, **{**reading, "columns": columns}), {CAPTION: MESSAGES, IMAGE: IMAGES}
-    if reading["ignore"]:
+    if ignore:
         raise typer.BadParameter("The data holds no conversations. Leave it out.", param_hint="--ignore")
     reading = {name: value for name, value in reading.items() if name != "ignore"}
     read = {name for made in scorers for name in made.columns} - {name for made in scorers for name in made.outputs}

@@ -71,13 +71,20 @@ class Turn(NamedTuple):
 
 
 class JsonText(str):
-    """A cell of `datasets.Json` as stored; a text such as "5" is stored as if it were a number."""
+    """A cell of `datasets.Json` as stored; texts such as "5" and "007" are stored as if they were numbers."""
 
     __slots__ = ()
 
+    def value(self) -> Any:
+        """What it holds."""
+        try:
+            return parse_json(self)
+        except json.JSONDecodeError:
+            return str(self)
+
     def content(self) -> Any:
-        """What a message says: a text, or a list of parts."""
-        value = parse_json(self)
+        """A text, or a list of texts or records."""
+        value = self.value()
         is_list = isinstance(value, list) and all(isinstance(part, (str, Mapping)) for part in value)
         return value if isinstance(value, str) or is_list else str(self)
 
@@ -354,19 +361,13 @@ def said(cell: Any) -> Any:
 
 def opened(cell: Any) -> Any:
     """A cell that holds a list or an object, also where it is the text of JSON."""
-    if isinstance(cell, JsonText):
-        cell = parse_json(cell)
-    if not isinstance(cell, str):
-        return cell
-    try:
-        value = parse_json(cell)
-    except json.JSONDecodeError:
-        return cell
+    cell = _plain(cell)
+    value = JsonText(cell).value() if isinstance(cell, str) else cell
     return value if isinstance(value, (list, dict)) else cell
 
 
 def _plain(value: Any) -> Any:
-    return parse_json(value) if isinstance(value, JsonText) else value
+    return value.value() if isinstance(value, JsonText) else value
 
 
 def _rows_of(cell: Mapping[str, Any]) -> list[Any]:

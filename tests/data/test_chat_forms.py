@@ -137,7 +137,7 @@ def test_every_form_from_every_source(form, kind, tmp_path):
 
 MIXED = [
     {"messages": [says("user", asks("How many?")), says("assistant", said)]}
-    for said in ("5", "5.00", "true", "null", '{"total": 5}', "[1, 2]", "A dog.", "1e3")
+    for said in ("5", "5.00", "true", "null", '{"total": 5}', "[1, 2]", "A dog.", "1e3", "007")
 ]
 
 
