@@ -31,8 +31,10 @@ INPUTS = ("input", "context")
 """What follows an `instruction`."""
 SYSTEMS = (SYSTEM, "system_prompt", "system_message")
 PREFERENCES = (("chosen", "rejected"), ("chosen_messages", "rejected_messages"))
-MEDIA = {"videos": ("videos", "video"), "audios": ("audios", "audio")}
-"""Columns that are not read."""
+_ENDS = ("{0}s", "{0}", "{0}_path", "{0}_paths", "{0}_url", "{0}_urls", "{0}_file", "{0}_files")
+SHOWN = (*(end.format("image") for end in _ENDS), "img", "imgs", "jpg", "jpeg", "png")
+MEDIA = {f"{medium}s": tuple(end.format(medium) for end in _ENDS) for medium in ("video", "audio")}
+"""Columns of images, and of what is not read."""
 IGNORABLE = ("images", "videos", "audios", "weights", "tool_calls")
 """Why a row is refused, unless `ignore` names it."""
 
@@ -44,7 +46,10 @@ _OTHER_NAMES = {
 }
 ROLE_OF: dict[str, str] = {name: role for role, names in _OTHER_NAMES.items() for name in names}
 """Names of speakers, as ShareGPT's files and their kin have them → the role."""
-_TRAINED = ("weight", "loss_weight", "loss", "loss_scale", "train", "training", "trainable")
+_TRAINED = (
+    *("weight", "loss_weight", "loss", "loss_scale", "loss_mask", "compute_loss"),
+    *("train", "training", "trainable", "is_trainable", "do_train", "train_on"),
+)
 _MASKED = ("mask", "masked")
 _CALLS = ("tool_calls", "function_call")
 _MARK = r"<{0}>|<{0}[ _]\d+>|<\|{0}(?:_\d+|_pad)?\|>|<{0}_placeholder>|<__dj__{0}>"

@@ -25,6 +25,7 @@ from hf_curriculum.data.chat_forms import (
     PLACEHOLDER,
     PREFERENCES,
     PROMPT,
+    SHOWN,
     SYSTEM,
     SYSTEMS,
     RowReader,
@@ -62,7 +63,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 ALIASES: dict[str, tuple[str, ...]] = {
     MESSAGES: (MESSAGES, "conversations", "conversation", "texts"),
-    IMAGES: (IMAGES, IMAGE),
+    IMAGES: SHOWN,
     SYSTEM: SYSTEMS,
     HISTORY: (HISTORY,),
 }
@@ -267,7 +268,7 @@ class _Form:
                 f"The data has columns {lost} already, which {needed} would overwrite. Remove or rename them first."
             )
         addition = next((name for name in INPUTS if texts[0] == "instruction" and name in found), None)
-        media = tuple((medium, name) for medium, names in MEDIA.items() for name in find_alias(found, names))
+        media = tuple((medium, name) for medium, names in MEDIA.items() for name in names if name in found)
         return cls(texts, others[IMAGES], addition, others[HISTORY], others[SYSTEM], media)
 
     @property
@@ -468,7 +469,7 @@ def _finished(
         made = reading(reader)
     rows = _readable_rows(made, request, place)
     if request.images and not reader.parts:
-        because = f"the data has no column {' or '.join(ALIASES[IMAGES])} that names images"
+        because = "the data has no column images or image that names images, nor do its messages"
         validate_unused({"images": str(request.images)}, because)
     if len(rows) < len(made):
         made, others = made.select(rows), others.select(rows) if len(others) else others

@@ -210,6 +210,7 @@ SHOWING = {
     },
     "a column": {"messages": CHAT, "images": [RED]},
     "a column of one": {"messages": CHAT, "image": RED},
+    **{f"a column {name}": {"messages": CHAT, name: RED} for name in ("image_path", "img", "image_files", "png")},
     "a column of base64": {"messages": CHAT, "image": BASE64},
     "a column as JSON text": {"messages": CHAT, "images": json.dumps([RED])},
     "a column and the same part": {
@@ -355,6 +356,8 @@ REFUSED = {
     "a mark of sound": ({"messages": [says("user", "<|audio_1|> Why?")]}, r"has the mark `<\|audio_1\|>`", "audios"),
     "a video": ({"messages": CHAT, "video": "a.mp4"}, "it has videos, which are not read", "videos"),
     "sounds": ({"messages": CHAT, "audios": ["a.wav"]}, "it has audios, which are not read", "audios"),
+    "the path of a video": ({"messages": CHAT, "video_path": "a.mp4"}, "it has videos, which are not read", "videos"),
+    "loss_mask 0": ({"messages": [{**CHAT[1], "loss_mask": 0}]}, "has `loss_mask`: 0", "weights"),
     "weight 0": (
         {"messages": [CHAT[0], {**CHAT[1], "weight": 0}]},
         "has `weight`: 0, so it is not to be trained",
@@ -526,6 +529,28 @@ def test_a_file_of_one_conversation_and_of_bare_lists(tmp_path):
     assert load_conversations(tmp_path)[:] == {"messages": [CHAT], "id": [1]}
     (tmp_path / "x.json").write_text(json.dumps([CHAT, CHAT]))
     assert load_conversations(tmp_path)["messages"][:] == [CHAT, CHAT]
+
+
+def test_columns_that_are_named():
+    rows = [
+        {
+            "instruction": "Translate.",
+            "input": "un chien",
+            "answer": "a dog",
+            "sys": "Be brief.",
+            "past": [["Hi.", "Ho."]],
+        }
+    ]
+    columns = {"prompt": "instruction", "completion": "answer", "system": "sys", "history": "past"}
+    loaded = load_conversations(Dataset.from_list(rows), columns=columns)
+    assert [(turn["role"], turn["content"]) for turn in loaded[0]["messages"]] == [
+        ("system", "Be brief."),
+        ("user", "Hi."),
+        ("assistant", "Ho."),
+        ("user", "Translate.\nun chien"),
+        ("assistant", "a dog"),
+    ]
+    assert loaded.column_names == ["messages"]
 
 
 @pytest.mark.parametrize("ignore", ["images", ["pictures"]])
