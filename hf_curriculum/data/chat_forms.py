@@ -51,6 +51,7 @@ _TRAINED = (
     *("train", "training", "trainable", "is_trainable", "do_train", "train_on"),
 )
 _MASKED = ("mask", "masked")
+_RECORD = {"role", "from", "type", "text", "image", "image_url"}  # of a message, or of a part, one at least
 _CALLS = ("tool_calls", "function_call")
 _MARK = r"<{0}>|<{0}[ _]\d+>|<\|{0}(?:_\d+|_pad)?\|>|<{0}_placeholder>|<__dj__{0}>"
 _MARKS = {
@@ -88,9 +89,9 @@ class JsonText(str):
             return str(self)
 
     def content(self) -> Any:
-        """A text, or a list of texts or records."""
+        """A text, or a list of parts or messages; what else is JSON is taken for an answer in JSON."""
         value = self.value()
-        is_list = isinstance(value, list) and all(isinstance(part, (str, Mapping)) for part in value)
+        is_list = isinstance(value, list) and all(isinstance(each, Mapping) and _RECORD & set(each) for each in value)
         return value if isinstance(value, str) or is_list else str(self)
 
 
@@ -108,8 +109,9 @@ def with_json(feature: Any, cell: Any, read: Callable[[str], Any] = JsonText) ->
 
 
 def json_content(text: str) -> Any:
-    """What a cell of `Json` says: a text, or a list of texts or records."""
-    return JsonText(text).content()
+    """What a cell of `Json` says where no text is JSON: a text, or a list of texts or records."""
+    value = JsonText(text).value()
+    return value if isinstance(value, (str, list, dict)) else text
 
 
 def holds_json(feature: Any) -> bool:

@@ -137,7 +137,19 @@ def test_every_form_from_every_source(form, kind, tmp_path):
 
 MIXED = [
     {"messages": [says("user", asks("How many?")), says("assistant", said)]}
-    for said in ("5", "5.00", "true", "null", '{"total": 5}', "[1, 2]", "A dog.", "1e3", "007")
+    for said in (
+        "5",
+        "5.00",
+        "true",
+        "null",
+        '{"total": 5}',
+        "[1, 2]",
+        "A dog.",
+        "1e3",
+        "007",
+        '["a", "b"]',
+        '[{"bbox": [1, 2]}]',
+    )
 ]
 
 
@@ -557,6 +569,12 @@ def test_columns_that_are_named():
 def test_ignore_takes_known_names(ignore):
     with pytest.raises(ValueError, match=r"`ignore=.*was given. It is a list of some of"):
         load_conversations(Dataset.from_list([{"messages": CHAT}]), ignore=ignore)
+
+
+def test_content_of_another_kind_is_refused():
+    features = Features({"messages": List({"role": Value("string"), "content": Value("binary")})})
+    with pytest.raises(ValueError, match=r"message 0 holds a bytes, and a text or a list of parts is needed"):
+        load_conversations(Dataset.from_dict({"messages": [[says("user", b"Hi.")]]}, features))
 
 
 def test_a_picture_beside_a_column_of_stored_images_is_refused():
