@@ -226,7 +226,8 @@ def is_in(folder: str, fault: Fault) -> bool:
 
 def test_files(folders: list[str]) -> list[str]:
     """The files of tests that have to notice the faults of folders."""
-    places = [ROOT / "tests" / place for folder in folders for place in FOLDERS[folder]]
+    rows = [next(row for row in (Path(folder), *Path(folder).parents) if str(row) in FOLDERS) for folder in folders]
+    places = [ROOT / "tests" / place for row in rows for place in FOLDERS[str(row)]]
     files = [file for place in places for file in ([place] if place.suffix == ".py" else place.rglob("test_*.py"))]
     return sorted({str(file) for file in files})
 
@@ -433,7 +434,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a fault counts as caught")
     parser.add_argument("--most", type=float, default=200, help="processor seconds of tests for a fault")
-    parser.add_argument("--folders", default=",".join(FOLDERS), help="separated by commas")
+    parser.add_argument("--folders", default=",".join(FOLDERS), help="of `FOLDERS` or in one, separated by commas")
     parser.add_argument("--calls", type=Path, help="a JSON file of the functions that tests call, written if missing")
     parser.add_argument("--only", help="numbers of the drawn faults to plant, from 1, separated by commas")
     parser.add_argument("--output", type=Path, help="a JSON file for every fault and its fate")
