@@ -90,6 +90,10 @@ _BadRows = Annotated[
     Literal["error", "drop"],
     typer.Option(help="Whether a row that cannot be read ends the command, or is left out and counted."),
 ]
+_Ignore = Annotated[
+    list[str] | None,
+    typer.Option(help="Take conversations that are refused otherwise: images, videos, audios, weights or tool_calls."),
+]
 _Part = Annotated[
     Literal["assistant", "user", "system", "all"] | None,
     typer.Option(help="The role whose messages text scorers read in a conversation; `assistant`, if not given."),
@@ -152,6 +156,7 @@ def score_command(
     check_images: _CheckImages = True,
     drop_empty: _DropEmpty = False,
     bad_rows: _BadRows = "error",
+    ignore: _Ignore = None,
     allow_outside: _AllowOutside = False,
     download: _Download = False,
     objects: _Objects = None,
@@ -191,8 +196,7 @@ def score_command(
         if rank > 0:
             return
         raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-    reading = {name: ctx.params[name] for name in _READING}
-    reading |= {"images": False if images == "none" else images, "columns": column_mapping(column)}
+    reading = {name: ctx.params[name] for name in _READING} | {"columns": column_mapping(column)}
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
     _show_rows(data, rank)
     scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
@@ -207,7 +211,7 @@ def score_command(
         shutil.rmtree(folder)
 
 
-_READING = ("check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows")
+_READING = ("images", "check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows", "ignore")
 _SCORING = ("per_image", "fit_on", "num_proc", "num_workers", "batch_size", "part_rows", "overwrite")
 """Options that are arguments of the loaders, and of `add_scores_sharded`."""
 _IN_PLACE = (
@@ -326,12 +330,15 @@ def _show_rows(data: Dataset | DatasetDict, rank: int) -> None:
     """The first process notes what was read: how many rows, and three of them without their images."""
     from datasets import Dataset
 
+    from hf_curriculum.data.conversations import transcript
+
     if rank > 0:
         return
     first = data if isinstance(data, Dataset) else next(iter(data.values()))
     names = [name for name in (IMAGE_ID, CAPTION, MESSAGES) if name in first.column_names]
     note(f"{len(first):,} row{'s' * (len(first) != 1)}, the first:")
     for row in first.select_columns(names).with_format(None).select(range(min(3, len(first)))):
+        row |= {MESSAGES: transcript(row[MESSAGES])} if MESSAGES in row else {}
         note("  " + "  ".join(one_line(value, 80) for value in row.values()))
 
 
@@ -342,6 +349,8 @@ def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[
     from hf_curriculum.data.readers.columns import names_captions
     from hf_curriculum.data.request import Request, one_or_all
 
+    images, ignore = reading["images"], reading["ignore"] or ()
+    reading |= {"images": False if images == "none" else images, "ignore": ignore}
     fields = fields_of(source)
     columns = None if fields is None else find_conversations(fields, reading["columns"])
     of_captions = {name: reading[name] for name in ("download", "objects")}
@@ -350,6 +359,9 @@ def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[
             raise typer.BadParameter("The data holds conversations. Leave it out.", param_hint=f"--{given[0]}")
         reading = {name: value for name, value in reading.items() if name not in of_captions}
         return load_conversations(source, **{**reading, "columns": columns}), {CAPTION: MESSAGES, IMAGE: IMAGES}
+    if ignore:
+        raise typer.BadParameter("The data holds no conversations. Leave it out.", param_hint="--ignore")
+    reading = {name: value for name, value in reading.items() if name != "ignore"}
     read = {name for made in scorers for name in made.columns} - {name for made in scorers for name in made.outputs}
     if fields is None or reading["columns"] or names_captions(fields) or not read <= set(fields):
         with _noting("hf_curriculum.data.load"):

@@ -16,6 +16,7 @@ from datasets import Dataset, DatasetDict, Features, Value
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, IMAGES, MESSAGES, require_columns
+from hf_curriculum.data.chat_forms import json_content, with_json
 from hf_curriculum.data.conversations import ConversationError, read_messages, text_of
 from hf_curriculum.data.image_files import content_ids
 from hf_curriculum.rng import hash64, mix64
@@ -79,7 +80,7 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
 
 
 def _expand(table: pa.Table, columns: list[str], kinds: Features) -> pa.Table:
-    rows = map(kinds.decode_example, table.select(columns).to_pylist())  # of `Json`, storage is not the value
+    rows = (with_json(kinds, row, json_content) for row in table.select(columns).to_pylist())
     captions = [_captions_of_row([row[column] for column in columns], columns) for row in rows]
     repeated = np.repeat(np.arange(len(captions)), [len(row) for row in captions])
     others = {name: table[name].take(pa.array(repeated)) for name in table.column_names if name not in columns}

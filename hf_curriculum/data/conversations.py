@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -82,21 +83,34 @@ def _message(number: int, message: Any) -> Message:
     role, content = message["role"], message["content"]
     if role not in ROLES:
         raise ConversationError(f"message {number} is of the role {role!r}, and roles are {', '.join(ROLES)}")
+    if isinstance(content, (int, float)):  # `datasets.Json` gives the text "5" as a number
+        content = json.dumps(content)
     if content is None or isinstance(content, str):
         return Message(role, (content or "",))
     if not isinstance(content, Sequence):
         raise ConversationError(f"message {number} holds {kind_of(content)}, and a text or a list of parts is needed")
-    return Message(role, tuple(_part(number, part) for part in content))
+    return Message(role, tuple(read_part(number, part)[0] for part in content))
 
 
-def _part(number: int, part: Any) -> str | None:
+_TEXT_KINDS, _IMAGE_KINDS = ("text", "input_text", "output_text"), ("image", "image_url", "input_image")
+_TEXT_NAMES = ("text", "value", "content")
+_IMAGE_NAMES = ("image", "image_url", "url", "path", "base64", "value", "source", "data")
+
+
+def read_part(number: int, part: Any) -> tuple[str | None, Any, set[str]]:
+    """The text of a part of message `number`, or None and its image where it names one; and the fields read."""
     if isinstance(part, str):
-        return part
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind == "text" and isinstance(part.get("text"), (str, type(None))):
-        return part.get("text") or ""
-    if kind in ("image", "image_url"):
-        return None
+        return part, None, set()
+    fields = {name: value for name, value in part.items() if value is not None} if isinstance(part, Mapping) else {}
+    kind = fields.get("type")
+    if kind in _TEXT_KINDS or (kind is None and isinstance(fields.get("text"), str)):
+        name = next((name for name in _TEXT_NAMES if isinstance(fields.get(name), str)), None)
+        if name is None:
+            raise ConversationError(f"message {number} has a part of text without its `text`: {str(part)[:60]!r}")
+        return fields[name], None, {"type", name}
+    if kind in _IMAGE_KINDS or (kind is None and {"image", "image_url"} & set(fields)):
+        name = next((name for name in _IMAGE_NAMES if name in fields), "type")
+        return None, None if name == "type" else fields[name], {"type", name}
     raise ConversationError(f"message {number} has the part {str(part)[:60]!r}, and parts are texts and images")
 
 

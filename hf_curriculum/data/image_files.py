@@ -23,7 +23,7 @@ import numpy as np
 import PIL
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Features, Image, LargeList, List, Value, concatenate_datasets
+from datasets import Dataset, Features, Image, Json, LargeList, List, Value, concatenate_datasets
 from datasets.table import MemoryMappedTable, concat_tables
 from tqdm.auto import tqdm
 
@@ -45,22 +45,24 @@ Stored = dict[str, Any]
 """An image with `decode=False`: `{"bytes": ..., "path": ...}`."""
 
 
-def stored_feature(feature: Any) -> Any:
-    """A feature with `decode=False` for the images, audio and video in it, at any depth."""
-    if getattr(feature, "decode", False):
+def stored_feature(feature: Any, *, json_too: bool = False) -> Any:
+    """A feature with `decode=False` for the images, audio and video in it, at any depth; for JSON if asked."""
+    if getattr(feature, "decode", False) and (json_too or not isinstance(feature, Json)):  # JSON's text is no value
         return replace(feature, decode=False)
     if isinstance(feature, (List, LargeList)):
-        return replace(feature, feature=stored_feature(feature.feature))
-    return {name: stored_feature(each) for name, each in feature.items()} if isinstance(feature, dict) else feature
+        return replace(feature, feature=stored_feature(feature.feature, json_too=json_too))
+    if isinstance(feature, dict):
+        return {name: stored_feature(each, json_too=json_too) for name, each in feature.items()}
+    return feature
 
 
-def with_stored(dataset: Dataset, column: str) -> Dataset:
+def with_stored(dataset: Dataset, column: str, *, json_too: bool = False) -> Dataset:
     """The data set with a column as with `decode=False`; nothing is read or written."""
     feature = dataset.features[column]
-    stored = stored_feature(feature)
+    stored = stored_feature(feature, json_too=json_too)
     if stored == feature:
         return dataset
-    if hasattr(stored, "decode_example"):
+    if hasattr(stored, "decode_example") and not isinstance(stored, Json):
         return dataset.cast_column(column, stored)
     return replace_table(dataset, dataset.data, Features({**dataset.features, column: stored}))  # `cast` writes images
 

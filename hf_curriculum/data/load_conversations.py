@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, Image, LargeList, List, Value
+from datasets import Dataset, DatasetDict, DatasetInfo, Features, Image, Json, LargeList, List, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGES, MESSAGES, require_columns
-from hf_curriculum.config import kind_of
-from hf_curriculum.data.conversations import ConversationError, Message, read_messages
+from hf_curriculum.data.chat_forms import (
+    COMPLETION,
+    HISTORY,
+    IGNORABLE,
+    INPUTS,
+    MEDIA,
+    PAIRS,
+    PLACEHOLDER,
+    PREFERENCES,
+    PROMPT,
+    SHOWN,
+    SYSTEM,
+    SYSTEMS,
+    RowReader,
+    Turn,
+    holds_json,
+    opened,
+    pair_in,
+    said,
+    stored_image,
+    with_json,
+)
+from hf_curriculum.data.conversations import ConversationError
 from hf_curriculum.data.image_files import list_lengths, with_stored
 from hf_curriculum.data.images import MAX_PIXELS
+from hf_curriculum.data.readers.columns import ALIASES as COLUMNS
 from hf_curriculum.data.readers.columns import image_paths, names_captions
 from hf_curriculum.data.readers.files import content_of
-from hf_curriculum.data.readers.folder import SPLIT_FOLDERS
+from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_parquet_beside_images
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.readers.tables import find_alias, shared_scalars
+from hf_curriculum.data.readers.tables import Records, find_alias, shared_scalars
 from hf_curriculum.data.request import (
     ARROW_SUFFIXES,
     UNSPLIT,
@@ -38,27 +61,17 @@ from hf_curriculum.provenance import append_columns, read_column, replace_table
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-PROMPT, COMPLETION = "prompt", "completion"
 ALIASES: dict[str, tuple[str, ...]] = {
     MESSAGES: (MESSAGES, "conversations", "conversation", "texts"),
-    IMAGES: (IMAGES, IMAGE),
+    IMAGES: SHOWN,
+    SYSTEM: SYSTEMS,
+    HISTORY: (HISTORY,),
 }
-PAIRS = ((PROMPT, COMPLETION), ("question", "answer"))
-"""What is said by the user, and by the assistant."""
-MARK = "<image>"
-"""What stands in a text where an image does."""
-_OTHER_NAMES = {
-    "user": ("human",),
-    "assistant": ("gpt", "chatgpt", "bard", "bing", "bot", "model", "function_call", "tool_call"),
-    "tool": ("function", "function_response", "observation", "tool_response"),
-}
-ROLE_OF: dict[str, str] = {name: role for role, names in _OTHER_NAMES.items() for name in names}
-"""Names of speakers, as ShareGPT's files and their kin have them → the role."""
 _RULES = f"""It reads
 - a Dataset or DatasetDict, the name of a data set on the Hub, a folder written by save_to_disk, *.parquet, *.arrow;
 - .json (a list of objects) and .jsonl, compressed (.gz) or not; a folder with one of them, or with train.json, ...;
 with one of the columns {", ".join(ALIASES[MESSAGES])}: lists of messages with `role` and `content`, with `from` and
-`value`, or with `user` and `assistant`; or with {" or ".join(map(" and ".join, PAIRS))}: texts, or such lists."""
+`value`, or with `user` and `assistant`; or with {" or ".join(map(" and ".join, PAIRS[:5]))}: texts, or such lists."""
 
 
 def load_conversations(
@@ -73,6 +86,7 @@ def load_conversations(
     allow_outside: bool = False,
     max_pixels: int = MAX_PIXELS,
     bad_rows: Literal["error", "drop"] = "error",
+    ignore: Sequence[str] = (),
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
     """Loads conversations of any usual form as `messages` with `images`, for TRL's trainers and our scorers.
@@ -80,18 +94,21 @@ def load_conversations(
     Columns: `messages` (a list of `role` and `content`), `images` (list of `datasets.Image`, decoded on access) where
     the data has any, and what else the source holds. A content is a text; where the data has images it is a list of
     `{"type": "text", "text": ...}` and `{"type": "image"}`, one of these for each image, in the order of `images`.
-    Other fields of a message are left out.
+    What is not kept, such as other fields of a message, is counted in one warning.
 
     Forms: `messages`, ShareGPT's and LLaVA's `conversations` (`from`, `value`), the_cauldron's `texts` (`user`,
-    `assistant`), `prompt` and `completion`, `question` and `answer`. Images stand where the text has `<image>`; where
-    a conversation has images and no such mark, they go before the first text of the user.
+    `assistant`), `prompt` and `completion`, `question` and `answer`, Alpaca's `instruction`, `input` and `output`,
+    ms-swift's `query`, `response` and `history`. A row's `system` becomes its first message, unless the messages begin
+    with one, which then stays, as in LLaMA-Factory. Images stand where the text has `<image>` or a usual relative of
+    it, or inside of the messages (`{"type": "image_url", ...}`, `<img>a.jpg</img>`). Where a conversation has images
+    and no such mark, they go before the first text of the user.
 
     Args:
         source: a loaded data set, a name on the Hub, a folder, or a file: .json, .jsonl, .parquet or .arrow.
         images: the folder of images that the rows name. None looks in the source's own folder, and in `images/` there.
             False loads text alone.
-        columns: our name -> theirs: `{"messages": "chat", "images": "photo"}`, or `prompt` and `completion`. Names
-            left out are looked for.
+        columns: our name -> theirs: `{"messages": "chat", "images": "photo"}`, or `prompt` and `completion`, also
+            `system` and `history`. Names left out are looked for.
         split: one split alone.
         check_images: decode each image once now. Rows with an unreadable one are left out, counted in a warning and
             named in a log. Verdicts are cached.
@@ -99,7 +116,12 @@ def load_conversations(
         num_proc: processes that read conversations and check images.
         allow_outside: read images outside of the source's folder and of `images`: for a source that you trust.
         max_pixels: images of more pixels are not decoded, and count as unreadable (`check_images`).
-        bad_rows: a row that cannot be read is an error that names it. "drop" leaves such rows out and counts them.
+        bad_rows: rows that cannot be read are an error that counts them. "drop" leaves them out and counts them. Such
+            are rows that show more or fewer images than they have, and those that `ignore` names.
+        ignore: takes rows that are refused otherwise, and counts them. "images": a mark such as `<image>` in a row
+            without images is text. "videos", "audios": their marks are text, their columns as others. "weights": turns
+            not to be trained on (`weight: 0`, `train: false`) are as all others. "tool_calls": answers that only call
+            a tool are empty.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -108,8 +130,8 @@ def load_conversations(
     Raises:
         FileNotFoundError: the path, or the folder of images, does not exist, or holds none of the images.
         ValueError: no reader recognises the source, a column is missing, or an argument would have no effect. Or rows
-            cannot be read, or show more or fewer images than they have (all are counted). Or the source names images
-            outside of its folder, or no image can be read.
+            cannot be read (all are counted), or hold preference pairs. Or the source names images outside of its
+            folder, or no image can be read.
         TypeError: the source is no data set, or a streamed one.
 
     Example:
@@ -119,31 +141,29 @@ def load_conversations(
         >>> data = load_conversations("llava_instruct_150k.json", images="train2017")  # doctest: +SKIP
         >>> data = load_conversations("HuggingFaceM4/the_cauldron", name="vqav2")      # doctest: +SKIP
     """
-    known = (MESSAGES, IMAGES, PROMPT, COMPLETION)
+    known = (MESSAGES, IMAGES, PROMPT, COMPLETION, SYSTEM, HISTORY)
     if unknown := [name for name in columns or {} if name not in known]:
         raise ValueError(f"`columns` has the keys {unknown}. It maps our names {known} to those of the data.")
-    request = Request(
-        "load_conversations",
-        source,
-        images,
-        columns,
-        split,
-        allow_outside,
-        load_dataset_options,
-        num_proc,
-        bad_rows=bad_rows,
-    )
+    if isinstance(ignore, str) or not set(ignore) <= set(IGNORABLE):
+        raise ValueError(f"`ignore={ignore!r}` was given. It is a list of some of {IGNORABLE}.")
+    options = {"options": load_dataset_options, "num_proc": num_proc, "bad_rows": bad_rows}
+    request = Request("load_conversations", source, images, columns, split, allow_outside, **options)
     files = {} if request.path is None or not request.path.exists() else _json_files(request.path)
     if files:
         request.validate_options()
         if not allow_outside:
             validate_inside(map(str, files.values()), request.roots, source)
-        splits = {name: _from_records(file, request) for name, file in choose_split(files, split).items()}
+        splits = {name: _from_records(file, request, ignore) for name, file in choose_split(files, split).items()}
     else:
-        splits = {name: _from_dataset(part.with_format(None), request) for name, part in request.load(split).items()}
+        if request.path is not None and request.path.is_dir():  # `datasets` would load the images beside it alone
+            request = replace(request, source=find_parquet_beside_images(request.path) or source)
+        loaded = request.load(split)
+        splits = {name: _from_dataset(part.with_format(None), request, ignore) for name, part in loaded.items()}
     request.validate_named_files(splits)
-    options = {"log_path": unreadable_log, "num_proc": num_proc, "max_pixels": max_pixels}
-    return one_or_all(keep_readable(splits, check_images, column=IMAGES, **options))
+    checks = {"log_path": unreadable_log, "num_proc": num_proc, "max_pixels": max_pixels}
+    splits = keep_readable(splits, check_images, column=IMAGES, **checks)
+    request.left_out.report(source if request.path else "The data set", splits.values())
+    return one_or_all(splits)
 
 
 def _json_files(path: Path) -> dict[str, Path]:
@@ -196,212 +216,289 @@ def find_conversations(fields: Sequence[str], columns: Mapping[str, Any] | None 
     if isinstance(named.get(CAPTION), str) and named[CAPTION] in fields and named[CAPTION] in ALIASES[MESSAGES]:
         named[MESSAGES] = named.pop(CAPTION)
         return {IMAGES if name == IMAGE else name: theirs for name, theirs in named.items()}
-    if CAPTION in named or names_captions(fields):
+    if CAPTION in named or (names_captions(fields) and find_alias(fields, COLUMNS[IMAGE])):
         return None
-    if find_alias(fields, ALIASES[MESSAGES]) or any(set(pair) <= set(fields) for pair in PAIRS):
+    if find_alias(fields, ALIASES[MESSAGES]) or _pair_of(fields):
         return {IMAGES if name == IMAGE else name: theirs for name, theirs in named.items()}
     return None
 
 
+def _pair_of(names: Iterable[str]) -> tuple[str, str] | None:
+    """The columns of what is asked and answered; of preference pairs, those of the pairs."""
+    names = set(names)
+    return next((pair for pair in PREFERENCES if names.issuperset(pair)), None) or pair_in(names)
+
+
 @dataclass(frozen=True)
 class _Form:
-    """Where a conversation stands: in one column of messages or in two of texts; and its images."""
+    """The columns of a conversation: one of messages or two of texts, what precedes or follows these, and images.
+
+    `media` are columns that are not read, by `MEDIA`.
+    """
 
     texts: tuple[str, ...]
-    images: str | None
+    images: str | None = None
+    addition: str | None = None
+    history: str | None = None
+    system: str | None = None
+    media: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, found: Iterable[str], request: Request) -> _Form:
         """The form of data with these columns."""
         found, named = list(found), request.columns or {}
-        pair = next((pair for pair in PAIRS if set(pair) <= set(found)), None)
+        texts: tuple[str, ...] = tuple(find_alias(found, ALIASES[MESSAGES])) or pair_in(found) or (MESSAGES,)
         if MESSAGES in named:
             texts = (named[MESSAGES],)
         elif PROMPT in named or COMPLETION in named:
             texts = (named.get(PROMPT, PROMPT), named.get(COMPLETION, COMPLETION))
         else:
-            texts = tuple(find_alias(found, ALIASES[MESSAGES])) or pair or (MESSAGES,)
-        images = named.get(IMAGES) or next(iter(find_alias(found, ALIASES[IMAGES])), None)
-        needed = [*texts, *([images] if images else [])]
+            _validate_no_preferences(found, texts)
+        others = {
+            name: named.get(name) or next(iter(find_alias(found, ALIASES[name])), None)
+            for name in (IMAGES, SYSTEM, HISTORY)
+        }
         remedy = "Name yours: columns={'messages': ...}, or {'prompt': ..., 'completion': ...} (hf-curriculum score: "
         remedy += f"--column messages=...). {_RULES}"
+        needed = list(filter(None, [*texts, *others.values()]))
         require_columns(found, needed, reader="`load_conversations` reads conversations.", remedy=remedy)
         lost = [name for name in (MESSAGES, IMAGES) if name in found and name not in needed]
         if lost:
             raise ValueError(
                 f"The data has columns {lost} already, which {needed} would overwrite. Remove or rename them first."
             )
-        if images is None and request.images:
-            because = f"the data has no column {' or '.join(ALIASES[IMAGES])} that names images"
-            validate_unused({"images": str(request.images)}, because)
-        return cls(texts, images)
+        addition = next((name for name in INPUTS if texts[0] == "instruction" and name in found), None)
+        media = tuple((medium, name) for medium, names in MEDIA.items() for name in names if name in found)
+        return cls(texts, others[IMAGES], addition, others[HISTORY], others[SYSTEM], media)
+
+    @property
+    def taken(self) -> list[str]:
+        """The columns that `messages` and `images` stand for."""
+        return list(filter(None, [*self.texts, self.images, self.addition, self.history, self.system]))
+
+
+def _validate_no_preferences(found: Sequence[str], texts: Sequence[str]) -> None:
+    for chosen, rejected in PREFERENCES:
+        if {chosen, rejected} <= set(found):
+            asked = next((name for name in (*texts, *(asked for asked, _ in PAIRS)) if name in found), None)
+            instead = {MESSAGES: chosen} if asked is None else {PROMPT: asked, COMPLETION: chosen}
+            raise ValueError(
+                f"The data holds preference pairs (`{chosen}`, `{rejected}`), and `messages` is one conversation, so "
+                f"answers would be lost. Load those of one side, columns={instead}, then the others in the same way; "
+                "TRL's DPOTrainer reads such pairs without `load_conversations`."
+            )
 
 
 @dataclass(frozen=True)
 class _Conversations:
-    """Reads conversations: rows of columns → `messages`, and why a row cannot be read.
+    """Reads conversations: rows of columns → `messages`, the images, what is not kept, and why rows cannot be read.
 
     Args:
         form: where they stand.
-        counts: how many images each row has, int64 (rows,); None where the data has none.
+        ignore: as `load_conversations` takes it.
+        features: of columns with JSON inside, which come as stored.
+        named: whether the column of images names them.
+        counts: how many images each row has, int64 (rows,), where the column holds them.
         alone: leave out where images stand.
+        parts: write contents as lists of parts, because there are images.
     """
 
     form: _Form
-    counts: np.ndarray | None
-    alone: bool
+    ignore: tuple[str, ...]
+    features: Mapping[str, Any] = field(default_factory=dict)
+    named: bool = True
+    counts: np.ndarray | None = None
+    alone: bool = False
+    parts: bool = False
 
     def __call__(self, batch: Mapping[str, list[Any]], rows: Sequence[int]) -> dict[str, list[Any]]:
-        made: dict[str, list[Any]] = {MESSAGES: [], _PROBLEM: []}
-        for row, *cells in zip(rows, *(batch[name] for name in self.form.texts), strict=True):
-            problem, messages = None, []
+        made: dict[str, list[Any]] = {MESSAGES: [], IMAGES: [], _NOTES: [], _PROBLEM: []}
+        names = list(batch)
+        kinds = [self.features.get(name) for name in names]
+        for row, *cells in zip(rows, *batch.values(), strict=True):
+            cells = [cell if kind is None else with_json(kind, cell) for kind, cell in zip(kinds, cells, strict=True)]
+            problem, messages, images, reader = None, [], [], RowReader(self.ignore)
             try:
-                messages = self.read(cells, 0 if self.counts is None else int(self.counts[row]))
+                turns, images = self.read(reader, dict(zip(names, cells, strict=True)), row)
+                messages = [{"role": turn.role, "content": self._content(turn)} for turn in turns]
             except ConversationError as error:
-                problem = str(error)
-            made[MESSAGES].append(messages)
-            made[_PROBLEM].append(problem)
+                problem, reader.notes = str(error), []
+            for name, value in ((MESSAGES, messages), (IMAGES, images), (_NOTES, reader.notes), (_PROBLEM, problem)):
+                made[name].append(value)
         return made
 
-    def read(self, cells: Sequence[Any], images: int) -> list[dict[str, Any]]:
-        """The messages of a row, as they are written."""
-        roles = (None,) if len(cells) == 1 else ("user", "assistant")
-        messages = read_messages([one for cell, role in zip(cells, roles, strict=True) for one in _listed(cell, role)])
-        if self.form.images is not None:
-            messages = [Message(message.role, tuple(_with_marks(message.parts))) for message in messages]
-        if not self.alone:
-            messages = _placed(messages, images)
-        if self.alone or self.counts is None:
-            return [{"role": message.role, "content": message.text} for message in messages]
-        return [{"role": message.role, "content": [_part(text) for text in message.parts]} for message in messages]
+    def read(self, reader: RowReader, cells: Mapping[str, Any], row: int) -> tuple[list[Turn], list[dict[str, Any]]]:
+        """The turns of a row, and the images that it names."""
+        form, texts = self.form, [cells[name] for name in self.form.texts]
+        if all(cell is None for cell in texts):
+            raise ConversationError(f"it has no {' and no '.join(f'`{name}`' for name in form.texts)}")
+        if len(texts) == 1:
+            turns = reader.turns(texts[0])
+        else:
+            turns = reader.asked_and_answered(texts[0], cells.get(form.addition or ""), texts[1])
+        turns = [*reader.history(cells.get(form.history or "")), *turns]
+        turns = reader.with_system(turns, cells.get(form.system or ""))
+        for medium, column in form.media:
+            reader.validate_medium(medium, cells[column])
+        own = [] if form.images is None or not self.named else _names(form.images, cells[form.images])
+        count = len(own) if self.counts is None else int(self.counts[row])
+        shows = count > 0 or not self.named
+        turns = reader.with_marks(turns, shows)
+        if self.alone and not shows:
+            lost = sum(turn.parts.count(PLACEHOLDER) for turn in turns)
+            reader.notes += ["marks of images that a row does not have (left out with images=False)"] * lost
+        if not any(text.strip() for turn in turns if turn.role == "assistant" for text in _texts(turn)):
+            reader.notes.append("answers of conversations that have none (the rows stay)")
+        return (turns, []) if self.alone else _placed(turns, own, count)
 
-    def features(self) -> Features:
+    def _content(self, turn: Turn) -> Any:
+        if not self.parts:
+            return "\n".join(_texts(turn))
+        return [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "text": None}
+            for part in turn.parts
+        ]
+
+    def result_features(self) -> Features:
         """Of what is made."""
         text = Value("string")
-        content = text if self.alone or self.counts is None else List({"type": text, "text": text})
-        return Features({MESSAGES: List({"role": text, "content": content}), _PROBLEM: text})
+        content = List({"type": text, "text": text}) if self.parts else text
+        image = {"bytes": Value("binary"), "path": text}
+        messages = List({"role": text, "content": content})
+        return Features({MESSAGES: messages, IMAGES: List(image), _NOTES: List(text), _PROBLEM: text})
 
 
-_PROBLEM = "problem"
+_NOTES, _PROBLEM = "notes", "problem"
 
 
-def _part(text: str | None) -> dict[str, str | None]:
-    return {"type": "image" if text is None else "text", "text": text}
+def _texts(turn: Turn) -> list[str]:
+    return [part for part in turn.parts if isinstance(part, str)]
 
 
-def _listed(cell: Any, role: str | None) -> list[Any]:
-    """A cell as a list of messages with `role` and `content`; a text is what `role` says."""
-    if cell is None:
-        return []
-    if isinstance(cell, str) and role is not None:
-        return [{"role": role, "content": cell}]
-    if isinstance(cell, Mapping):
-        fields = {name: values for name, values in cell.items() if isinstance(values, (list, tuple))}
-        lists = len(fields) == len(cell) > 0 and len({len(values) for values in fields.values()}) == 1
-        cell = (
-            [dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)]
-            if lists
-            else [cell]
+def _names(column: str, cell: Any) -> list[dict[str, Any]]:
+    """The images that a cell names."""
+    cell = opened(said(cell)) or []
+    images = [stored_image(name) for name in (cell if isinstance(cell, (list, tuple)) else [cell])]
+    if None in images:
+        raise ConversationError(f"its `{column}` is no name of a file: {str(cell)[:60]!r}")
+    return images
+
+
+def _placed(turns: list[Turn], own: list[dict[str, Any]], count: int) -> tuple[list[Turn], list[dict[str, Any]]]:
+    """Turns that show as many images as the row has, and those images that the row names, in their order."""
+    shown = [part for turn in turns for part in turn.parts if not isinstance(part, str)]
+    inside = [part for part in shown if any(part.values())]
+    if inside and ((count and own != inside) or len(inside) < len(shown)):
+        raise ConversationError(
+            f"it names {len(inside)} of the {len(shown)} images that it shows in its messages, and has {count} in its "
+            "column of images"
         )
-    if not isinstance(cell, (list, tuple)):
-        raise ConversationError(f"it is {kind_of(cell)}, and a list of messages is needed")
-    return [message for number, item in enumerate(cell) for message in _spoken(number, item)]
-
-
-def _spoken(number: int, item: Any) -> list[dict[str, Any]]:
-    """The messages of an item: one, or what user and assistant say."""
-    fields = set(item) if isinstance(item, Mapping) else set()
-    for who, what in (("role", "content"), ("from", "value")):
-        if {who, what} <= fields:
-            role = item[who]
-            return [{"role": ROLE_OF.get(role, role) if isinstance(role, str) else role, "content": item[what]}]
-    if {"user", "assistant"} <= fields:
-        return [{"role": role, "content": item[role]} for role in ("user", "assistant")]
-    raise ConversationError(
-        f"message {number} is {str(item)[:60]!r}, and a mapping with `role` and `content`, `from` and `value`, or "
-        "`user` and `assistant` is needed"
-    )
-
-
-def _with_marks(parts: Iterable[str | None]) -> Iterable[str | None]:
-    """Parts with None where a text has the mark of an image; white space beside a mark goes."""
-    for part in parts:
-        pieces = [part] if part is None or MARK not in part else [piece.strip() for piece in part.split(MARK)]
-        if len(pieces) == 1:
-            yield pieces[0]
-            continue
-        for number, piece in enumerate(pieces):
-            yield from ([None] if number else [])
-            yield from ([piece] if piece else [])
-
-
-def _placed(messages: list[Message], images: int) -> list[Message]:
-    """Messages that show as many images as the row has."""
-    shown = sum(message.num_images for message in messages)
-    if shown == images:
-        return messages
+    if inside or len(shown) == count:
+        return turns, inside or own
     if shown:
-        raise ConversationError(f"it shows {shown} images and has {images}")
-    first = next((place for place, message in enumerate(messages) if message.role == "user"), None)
+        remedy = "columns={'images': ...} names their column, ignore=['images'] takes a mark such as <image> as text"
+        raise ConversationError(f"it shows {len(shown)} images and has {count}" + f" ({remedy})" * (count == 0))
+    first = next((place for place, turn in enumerate(turns) if turn.role == "user"), None)
     if first is None:
-        raise ConversationError(f"it has {images} images, and no message of a user that would show them")
-    shows = Message("user", (*[None] * images, *messages[first].parts))
-    return [*messages[:first], shows, *messages[first + 1 :]]
+        raise ConversationError(f"it has {count} images, and no message of a user that would show them")
+    shows = Turn("user", (*[PLACEHOLDER] * count, *turns[first].parts))
+    return [*turns[:first], shows, *turns[first + 1 :]], own
 
 
-def _from_records(file: Path, request: Request) -> Dataset:
+def _from_records(file: Path, request: Request, ignore: Sequence[str]) -> Dataset:
     """The data set of a file of JSON."""
-    records = content_of(file, request)
-    if not isinstance(records, list) or not records or not all(isinstance(record, Mapping) for record in records):
-        found = "no rows" if records == [] else "something else than a list of objects"
+    content = content_of(file, request)
+    one = isinstance(content, Mapping) and (find_alias([*content], ALIASES[MESSAGES]) or _pair_of(content))
+    rows = Records([content]) if one else content
+    if not isinstance(rows, list) or not any(isinstance(row, (Mapping, list)) for row in rows):
+        found = "no rows" if rows == [] else "something else than a list of objects"
         raise ValueError(f"load_conversations does not recognise {file}, which holds {found}. {_RULES}")
+    records = [row if isinstance(row, Mapping) else {MESSAGES: row} for row in rows]
     fields = list(dict.fromkeys(name for record in records for name in record))
     form = _Form.of(fields, request)
-    others = shared_scalars(records, without=[*form.texts, form.images], left_out=request.left_out)
-    cells = {name: [record.get(name) for record in records] for name in form.texts}
-    named = None if form.images is None else [_names(record.get(form.images)) for record in records]
-    wrong = {
-        row: f"its `{form.images}` is no name of a file" for row, names in enumerate(named or []) if names is None
-    }
-    _validate(wrong, len(records), request)
-    counts = None if named is None else np.array([len(names) for names in named])
-    reader = _Conversations(form, counts, alone=request.images is False)
-    made = reader(cells, range(len(records)))
-    _validate({row: problem for row, problem in enumerate(made[_PROBLEM]) if problem}, len(records), request)
-    columns = {MESSAGES: pa.array(made[MESSAGES], reader.features().arrow_schema.field(MESSAGES).type)}
-    features = {MESSAGES: reader.features()[MESSAGES]}
-    if named is not None and not reader.alone:
-        columns[IMAGES], features[IMAGES] = _image_lists(named, request), List(Image())
-    return _in_order(append_columns(Dataset.from_dict(others), columns, {}, features=features))
+    others = shared_scalars(records, without=form.taken, left_out=request.left_out)
+    read = [*form.taken, *(name for _, name in form.media)]
+    cells = {name: [record.get(name) for record in records] for name in read}
+
+    def reading(reader: _Conversations) -> Dataset:
+        features = reader.result_features()
+        table = pa.Table.from_pydict(reader(cells, range(len(records))), schema=features.arrow_schema)
+        return Dataset(table, info=DatasetInfo(features=features))
+
+    return _finished(Dataset.from_dict(others), [], _Conversations(form, tuple(ignore)), reading, request, rows.place)
 
 
-def _from_dataset(dataset: Dataset, request: Request) -> Dataset:
+def _from_dataset(dataset: Dataset, request: Request, ignore: Sequence[str]) -> Dataset:
     """A loaded data set with `messages` and `images`; its other columns are not read or written."""
-    form, alone = _Form.of(dataset.column_names, request), request.images is False
-    counts = None
-    if form.images is not None and alone:
+    form = _Form.of(dataset.column_names, request)
+    named = form.images is None or _holds_names(dataset.features[form.images])
+    reader = _Conversations(form, tuple(ignore), named=named)
+    if not named and request.images is False:
         dataset = dataset.remove_columns(form.images)
-    elif form.images is not None:
+    elif not named:
         dataset = _with_lists(dataset.rename_columns({form.images: IMAGES}), request)
-        counts = list_lengths(dataset, IMAGES)
-    reader = _Conversations(form, counts, alone)
-    inputs = dataset.select_columns(list(form.texts))
-    for name in form.texts:
-        inputs = with_stored(inputs, name)
-    made = inputs.map(
-        reader,
-        batched=True,
-        with_indices=True,
-        remove_columns=inputs.column_names,
-        features=reader.features(),
-        num_proc=request.num_proc,
-        desc="Reading conversations",
-    )
-    _validate({row: problem for row, problem in enumerate(made[_PROBLEM]) if problem}, len(made), request)
-    features = {MESSAGES: reader.features()[MESSAGES]}
+        reader = replace(reader, counts=list_lengths(dataset, IMAGES))
+    names = [name for name in form.taken if named or name != form.images]
+    inputs = dataset.select_columns([*names, *(name for _, name in form.media)])
+    reader = replace(reader, features={name: each for name, each in inputs.features.items() if holds_json(each)})
+    for name in inputs.column_names:
+        inputs = with_stored(inputs, name, json_too=True)
+    options = {"batched": True, "with_indices": True, "num_proc": request.num_proc, "desc": "Reading conversations"}
+    options["remove_columns"] = inputs.column_names
+
+    def reading(reader: _Conversations) -> Dataset:
+        return inputs.map(reader, features=reader.result_features(), **options)
+
+    return _finished(dataset, names, reader, reading, request)
+
+
+def _finished(
+    others: Dataset,
+    read: Sequence[str],
+    reader: _Conversations,
+    reading: Callable[[_Conversations], Dataset],
+    request: Request,
+    place: Callable[[int], str] = "Row {} (counted from 0)".format,
+) -> Dataset:
+    """The others of a data set's columns with `messages` and `images`, for those `read`; without unreadable rows."""
+    alone = request.images is False
+    reader = replace(reader, alone=alone, parts=reader.form.images is not None and not alone)
+    made = reading(reader)
+    if not (reader.parts or alone) and list_lengths(made, IMAGES).any():  # images inside of messages
+        reader = replace(reader, parts=True)
+        made = reading(reader)
+    rows = _readable_rows(made, request, place)
+    if request.images and not reader.parts:
+        because = "the data has no column images or image that names images, nor do its messages"
+        validate_unused({"images": str(request.images)}, because)
+    if len(rows) < len(made):
+        made, others = made.select(rows), others.select(rows) if len(others) else others
+    notes = (note for batch in made.select_columns([_NOTES]).iter(10_000) for row in batch[_NOTES] for note in row)
+    for note, count in Counter(notes).items():
+        request.left_out.add(note, count)
     columns = {MESSAGES: read_column(made, MESSAGES)}
-    dataset = append_columns(dataset, columns, {}, features=features, overwrite=True)
-    return _in_order(dataset.remove_columns([name for name in form.texts if name != MESSAGES]))
+    features = {MESSAGES: reader.result_features()[MESSAGES]}
+    if reader.parts and reader.named:
+        columns[IMAGES], features[IMAGES] = _image_lists(made[IMAGES], request), List(Image())
+    full = append_columns(others, columns, {}, features=features, overwrite=True)
+    return _in_order(full.remove_columns([name for name in read if name not in columns]))
+
+
+def _readable_rows(made: Dataset, request: Request, place: Callable[[int], str]) -> np.ndarray:
+    """The numbers of rows that can be read, int64 (rows,); others are an error, or counted (`bad_rows="drop"`)."""
+    problems = read_column(made, _PROBLEM)
+    is_bad = problems.is_valid().to_numpy(zero_copy_only=False)
+    bad = np.flatnonzero(is_bad)
+    if len(bad):
+        first = f"{place(int(bad[0]))}: {problems[int(bad[0])]}"
+        where = "the data set" if request.path is None else request.path
+        if request.bad_rows == "error" or is_bad.all():
+            raise ValueError(
+                f"{len(bad)} of the {len(made)} conversations of {where} cannot be read. {first}. "
+                "Correct these rows, or leave them out with bad_rows='drop' (hf-curriculum score: --bad-rows drop)."
+            )
+        request.left_out.add("conversations that cannot be read", len(bad), first)
+    return np.flatnonzero(~is_bad)
 
 
 def _in_order(dataset: Dataset) -> Dataset:
@@ -409,29 +506,21 @@ def _in_order(dataset: Dataset) -> Dataset:
     return dataset.select_columns([*ours, *(name for name in dataset.column_names if name not in ours)])
 
 
-def _validate(problems: Mapping[int, str], rows: int, request: Request) -> None:
-    """Raises if rows cannot be read."""
-    if problems:
-        row, problem = next(iter(problems.items()))
-        where = "the data set" if request.path is None else request.path
-        raise ValueError(
-            f"{len(problems)} of the {rows} conversations of {where} cannot be read. The first, in row {row} (counted "
-            f"from 0): {problem}. Correct these rows, or leave them out before: `dataset.filter(...)`."
-        )
-
-
-def _names(cell: Any) -> list[str] | None:
-    """The names of images in a cell; None where it holds something else."""
-    names = list(cell) if isinstance(cell, (list, tuple)) else [cell] if cell else []
-    return names if all(isinstance(name, str) and name for name in names) else None
-
-
-def _image_lists(named: Sequence[Sequence[str]], request: Request) -> pa.Array:
-    """Lists of images by their names, as paths; they are looked for as `load_captioned` looks for them."""
-    flat = [name for names in named for name in names]
+def _image_lists(images: Sequence[Sequence[Mapping[str, Any]]], request: Request) -> pa.Array:
+    """Lists of images, their names as paths; they are looked for as `load_captioned` looks for them."""
+    flat = [image["path"] for row in images for image in row if image["bytes"] is None]
     paths = iter(image_paths(flat, request.images or None, next(iter(request.roots), None)) if flat else [])
-    cells = [[{"bytes": None, "path": next(paths)} for _ in names] for names in named]
+    cells = [
+        [{"bytes": image["bytes"], "path": next(paths) if image["bytes"] is None else None} for image in row]
+        for row in images
+    ]
     return pa.array(cells, Features({IMAGES: List(Image())}).arrow_schema.field(IMAGES).type)
+
+
+def _holds_names(feature: Any) -> bool:
+    """Whether a column of images names them."""
+    inner = feature.feature if isinstance(feature, (List, LargeList)) else feature
+    return isinstance(inner, Json) or (isinstance(inner, Value) and inner.dtype in ("string", "large_string", "null"))
 
 
 def _with_lists(dataset: Dataset, request: Request) -> Dataset:
@@ -439,12 +528,6 @@ def _with_lists(dataset: Dataset, request: Request) -> Dataset:
     feature = dataset.features[IMAGES]
     several = isinstance(feature, (List, LargeList))
     inner = feature.feature if several else feature
-    if inner in (Value("string"), Value("large_string")):
-        named = [_names(cell) for cell in dataset[IMAGES]]
-        wrong = {row: "its images are no names of files" for row, names in enumerate(named) if names is None}
-        _validate(wrong, len(dataset), request)
-        values = {IMAGES: _image_lists(named, request)}
-        return append_columns(dataset, values, {}, features={IMAGES: List(Image())}, overwrite=True)
     if request.images:
         raise ValueError(
             f"`images={str(request.images)!r}` was given, but the data holds its images itself ({feature}), so the "

@@ -96,6 +96,20 @@ def test_whose_messages_and_which(llava):
     assert "None of the scorers reads what somebody says" in told
 
 
+def test_odd_conversations_are_dropped_or_taken(llava):
+    rows = [{"prompt": "What is <image> in SVG?", "completion": "A file."}, {"prompt": "Hi.", "completion": "Ho!"}]
+    (llava / "llava.json").write_text(json.dumps(rows))
+    told = run("score", llava / "llava.json", "refused", "--scorer", "caption_length", code=1)
+    assert "1 of the 2 conversations" in told
+    assert "--bad-rows drop" in told
+    for option, lengths in (("--bad-rows=drop", [1.0]), ("--ignore=images", [2.0, 1.0])):
+        told = run("score", llava / "llava.json", option[2:6], "--scorer", "caption_length", option)
+        assert load_scored(option[2:6])["caption_length"][:] == lengths
+    Path("captions.csv").write_text("file_name,caption\na.png,A dog.\n")
+    told = run("score", "captions.csv", "other", "--ignore", "images", "--scorer", "caption_length", code=2)
+    assert "The data holds no conversations. Leave it out" in told
+
+
 def test_options_of_captions_are_refused(llava):
     for option in ("--objects=x.json", "--download"):
         told = run("score", "llava", "other", option, code=2)

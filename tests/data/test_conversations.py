@@ -11,14 +11,14 @@ CHAT = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}, {"type": "image_url"}]},
     {"role": "assistant", "content": "A dog."},
-    {"role": "user", "content": [{"type": "text", "text": "Where?"}, {"type": "text", "text": None}, "Here?"]},
+    {"role": "user", "content": [{"type": "text", "text": "Where?"}, {"type": "text", "value": "or"}, "Here?"]},
     {"role": "assistant", "content": None},
 ]
 READ = [
     Message("system", ("Be brief.",)),
     Message("user", (None, "What is it?", None)),
     Message("assistant", ("A dog.",)),
-    Message("user", ("Where?", "", "Here?")),
+    Message("user", ("Where?", "or", "Here?")),
     Message("assistant", ("",)),
 ]
 
@@ -43,12 +43,12 @@ def test_what_datasets_make_of_them():
     [
         ("assistant", "all", "A dog."),
         ("assistant", "last", ""),
-        ("user", "all", "What is it?\nWhere?\n\nHere?"),
+        ("user", "all", "What is it?\nWhere?\nor\nHere?"),
         ("user", "first", "What is it?"),
-        ("user", "last", "Where?\n\nHere?"),
+        ("user", "last", "Where?\nor\nHere?"),
         ("system", "all", "Be brief."),
         ("all", "first", "Be brief."),
-        ("all", "all", "Be brief.\nWhat is it?\nA dog.\nWhere?\n\nHere?"),
+        ("all", "all", "Be brief.\nWhat is it?\nA dog.\nWhere?\nor\nHere?"),
     ],
 )
 def test_what_a_part_says(part, turns, said):
@@ -66,15 +66,30 @@ def test_what_a_part_says(part, turns, said):
         ([None], "message 0 is 'None'"),
         ([*CHAT, {"role": "narrator", "content": "x"}], "message 5 is of the role 'narrator'"),
         ([{"role": None, "content": "x"}], "message 0 is of the role None"),
-        ([{"role": "user", "content": 3}], "message 0 holds an? .*int"),
+        ([{"role": "user", "content": b"3"}], "message 0 has the part '51'"),
+        ([{"role": "user", "content": {3}}], "message 0 holds a set"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": None}]}],
+            "message 0 has a part of text without its `text`",
+        ),
         ([{"role": "user", "content": [{"type": "audio"}]}], "message 0 has the part .*audio"),
-        ([{"role": "user", "content": [{"type": "text", "text": 3}]}], "message 0 has the part"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": 3}]}],
+            "message 0 has a part of text without its `text`",
+        ),
         ([{"role": "user", "content": [3]}], "message 0 has the part '3'"),
     ],
 )
 def test_what_cannot_be_read(cell, match):
     with pytest.raises(ConversationError, match=match):
         read_messages(cell)
+
+
+def test_a_number_is_read_as_its_text():
+    assert read_messages([{"role": "user", "content": 5}, {"role": "user", "content": True}]) == [
+        Message("user", ("5",)),
+        Message("user", ("true",)),
+    ]
 
 
 def test_which_cells_are_conversations():

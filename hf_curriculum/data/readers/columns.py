@@ -15,7 +15,8 @@ from datasets import Dataset, Features, Image, Json, LargeList, List, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import holds_text
-from hf_curriculum.data.image_files import derive_image_ids, list_lengths
+from hf_curriculum.data.chat_forms import json_content, with_json
+from hf_curriculum.data.image_files import derive_image_ids, list_lengths, with_stored
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.tables import find_alias, numbered_captions, validate_names, with_title
 from hf_curriculum.data.readers.url_lists import download_images, is_address
@@ -131,7 +132,9 @@ def _without_json(dataset: Dataset) -> Dataset:
     """The data set whose names of images and ids are texts, also where `datasets` keeps mixed values as JSON."""
     for name in (IMAGE, IMAGE_ID):
         if isinstance(dataset.features.get(name), Json):
-            cells = [cell[0] if isinstance(cell, list) and len(cell) == 1 else cell for cell in dataset[name]]
+            stored = with_stored(dataset.select_columns([name]), name, json_too=True)[name]
+            cells = [with_json(Json(), cell, json_content) for cell in stored]
+            cells = [cell[0] if isinstance(cell, list) and len(cell) == 1 else cell for cell in cells]
             wrong = next((row for row, cell in enumerate(cells) if isinstance(cell, (list, dict))), None)
             if wrong is not None:
                 raise ValueError(

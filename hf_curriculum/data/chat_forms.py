@@ -1,0 +1,391 @@
+"""The forms of chat data: what a row's columns say, as messages of texts and images in their order."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from datasets import Json, LargeList, List
+
+from hf_curriculum.config import kind_of, parse_json
+from hf_curriculum.data.conversations import ROLES, ConversationError, read_part
+
+Part = str | dict[str, Any]
+"""A text, or an image: `{"bytes": ..., "path": ...}`, both None where a column of the row holds it."""
+
+PROMPT, COMPLETION, SYSTEM, HISTORY = "prompt", "completion", "system", "history"
+PAIRS = (
+    (PROMPT, COMPLETION),
+    ("question", "answer"),
+    ("query", "response"),
+    ("instruction", "output"),
+    ("input", "output"),
+    *(("user", "assistant"), ("human", "assistant"), ("human", "gpt"), ("user", "bot")),
+)
+"""What is said by the user, and by the assistant: columns, or fields of an item."""
+_MIXED = [(asked, answered) for asked, _ in PAIRS[:5] for _, answered in PAIRS[:5]]
+INPUTS = ("input", "context")
+"""What follows an `instruction`."""
+SYSTEMS = (SYSTEM, "system_prompt", "system_message")
+PREFERENCES = (("chosen", "rejected"), ("chosen_messages", "rejected_messages"))
+_ENDS = ("{0}s", "{0}", "{0}_path", "{0}_paths", "{0}_url", "{0}_urls", "{0}_file", "{0}_files")
+SHOWN = (*(end.format("image") for end in _ENDS), "img", "imgs", "jpg", "jpeg", "png")
+MEDIA = {f"{medium}s": tuple(end.format(medium) for end in _ENDS) for medium in ("video", "audio")}
+"""Columns of images, and of what is not read."""
+IGNORABLE = ("images", "videos", "audios", "weights", "tool_calls")
+"""Why a row is refused, unless `ignore` names it."""
+
+_WHO, _WHAT = ("role", "from"), ("content", "value", "text", "parts")
+_OTHER_NAMES = {
+    "user": ("human", "prompter"),
+    "assistant": ("gpt", "chatgpt", "bard", "bing", "bot", "model", "ai", "function_call", "tool_call"),
+    "tool": ("function", "function_response", "observation", "tool_response"),
+}
+ROLE_OF: dict[str, str] = {name: role for role, names in _OTHER_NAMES.items() for name in names}
+"""Names of speakers, as ShareGPT's files and their kin have them → the role."""
+_TRAINED = (
+    *("weight", "loss_weight", "loss", "loss_scale", "loss_mask", "compute_loss"),
+    *("train", "training", "trainable", "is_trainable", "do_train", "train_on"),
+)
+_MASKED = ("mask", "masked")
+_RECORD = {"role", "from", "type", "text", "image", "image_url"}  # of a message, or of a part, one at least
+_CALLS = ("tool_calls", "function_call")
+_MARK = r"<{0}>|<{0}[ _]\d+>|<\|{0}(?:_\d+|_pad)?\|>|<{0}_placeholder>|<__dj__{0}>"
+_MARKS = {
+    "images": r"\(?<image>\./</image>\)?|<\|vision_start\|><\|image_pad\|><\|vision_end\|>|"
+    + _MARK.format("image")
+    + r"|<IMAGE>|<ImageHere>|\[IMG\]|<IMG_CONTEXT>|<start_of_image>",
+    "videos": _MARK.format("video") + r"|<\|VIDEO\|>|<VideoHere>|<VIDEO_CONTEXT>",
+    "audios": _MARK.format("audio") + r"|<\|AUDIO\|>|<AudioHere>|<speech>",
+}
+"""What stands in a text for what it shows, in the forms of several trainers."""
+_NAMED = r"<img>([^<>]+)</img>"  # Qwen-VL's
+_IMAGE_MARK = re.compile(f"{_NAMED}|({_MARKS['images']})")
+_OTHER_MARKS = {medium: re.compile(_MARKS[medium]) for medium in MEDIA}
+PLACEHOLDER: dict[str, Any] = {"bytes": None, "path": None}
+_DATA = re.compile(r"(?:data:image/[\w.+-]+;base64,|(?=/9j/|iVBORw0KGgo|R0lGOD|UklGR))([A-Za-z0-9+/\s]{64,}={0,2})\s*")
+
+
+class Turn(NamedTuple):
+    """Who speaks, and what is said, with the images where they are shown."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+
+class JsonText(str):
+    """A cell of `datasets.Json` as stored; texts such as "5" and "007" are stored as if they were numbers."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """What it holds."""
+        try:
+            return parse_json(self)
+        except json.JSONDecodeError:
+            return str(self)
+
+    def content(self) -> Any:
+        """A text, or a list of parts or messages; what else is JSON is taken for an answer in JSON."""
+        value = self.value()
+        is_list = isinstance(value, list) and all(isinstance(each, Mapping) and _RECORD & set(each) for each in value)
+        return value if isinstance(value, str) or is_list else str(self)
+
+
+def with_json(feature: Any, cell: Any, read: Callable[[str], Any] = JsonText) -> Any:
+    """A cell whose `Json` was not decoded, with each of them read."""
+    if cell is None:
+        return None
+    if isinstance(feature, Json):
+        return read(cell)
+    if isinstance(feature, (List, LargeList)):
+        return [with_json(feature.feature, item, read) for item in cell]
+    if isinstance(feature, dict):
+        return {name: with_json(each, cell[name], read) for name, each in feature.items()}
+    return cell
+
+
+def json_content(text: str) -> Any:
+    """What a cell of `Json` says where no text is JSON: a text, or a list of texts or records."""
+    value = JsonText(text).value()
+    return value if isinstance(value, (str, list, dict)) else text
+
+
+def holds_json(feature: Any) -> bool:
+    """Whether a feature is `Json`, or holds it at any depth."""
+    if isinstance(feature, (List, LargeList)):
+        return holds_json(feature.feature)
+    return isinstance(feature, Json) or (isinstance(feature, dict) and any(map(holds_json, feature.values())))
+
+
+def pair_in(names: Iterable[str]) -> tuple[str, str] | None:
+    """The names of what is asked and of what is answered; usual pairs first."""
+    names = set(names)
+    return next((pair for pair in (*PAIRS, *_MIXED) if names.issuperset(pair)), None)
+
+
+def stored_image(value: Any) -> dict[str, Any] | None:
+    """An image as `datasets.Image` stores it, of a name, bytes, base64, or a record with one of these."""
+    if isinstance(value, Mapping):
+        names = ("bytes", "path", "url", "data", "base64", "source", "file")
+        return next((image for name in names if (image := stored_image(value.get(name)))), None)
+    if isinstance(value, bytes):
+        return {"bytes": value, "path": None}
+    if not isinstance(value, str) or not value:
+        return None
+    encoded = _DATA.fullmatch(value)
+    try:
+        return {"bytes": None, "path": value} if encoded is None else {"bytes": b64decode(encoded[1]), "path": None}
+    except ValueError:  # its padding is wrong
+        return None
+
+
+class RowReader:
+    """Reads the conversation of one row; `notes` has what is not kept.
+
+    Args:
+        ignore: of `IGNORABLE`.
+    """
+
+    def __init__(self, ignore: Sequence[str]) -> None:
+        self.ignore = ignore
+        self.notes: list[str] = []
+
+    def turns(self, cell: Any, role: str | None = None) -> list[Turn]:
+        """The turns of a cell: a list of items, one, or JSON text of these; or a text that `role` says."""
+        if cell is None:
+            return []
+        cell = cell if role is None else said(cell)
+        if role is not None and (not isinstance(cell, (list, tuple, Mapping)) or _are_parts(cell)):
+            return [Turn(role, self._parts(0, cell))]
+        cell = opened(cell)
+        if isinstance(cell, Mapping):
+            cell = _rows_of(cell)
+        if not isinstance(cell, (list, tuple)):
+            raise ConversationError(f"it is {kind_of(cell)}, and a list of messages is needed")
+        return [turn for number, item in enumerate(cell) for turn in self._item(number, opened(item))]
+
+    def asked_and_answered(self, question: Any, addition: Any, answer: Any) -> list[Turn]:
+        """The turns of two cells, and of what is added to the question."""
+        question, addition = said(question), said(addition)
+        if addition not in (None, "", [], {}):
+            if not (isinstance(addition, str) and isinstance(question, (str, type(None)))):
+                raise ConversationError(f"its `input` is {str(addition)[:60]!r}, and a text is needed, after a text")
+            question = "\n".join(filter(None, [question, addition]))  # as LLaMA-Factory and ms-swift do
+        return [*self.turns(question, "user"), *self.turns(answer, "assistant")]
+
+    def history(self, cell: Any) -> list[Turn]:
+        """Earlier turns: pairs of texts, or items."""
+        turns: list[Turn] = []
+        items = opened(cell) or []
+        if not isinstance(items, (list, tuple)):
+            raise ConversationError(f"its `history` is {kind_of(cell)}, and a list of earlier turns is needed")
+        for number, item in enumerate(items):
+            if isinstance(item, (list, tuple)) and len(item) == 2:
+                turns += self.asked_and_answered(item[0], None, item[1])
+            else:
+                turns += self._item(number, opened(item))
+        return turns
+
+    def with_system(self, turns: list[Turn], cell: Any) -> list[Turn]:
+        """The turns after the row's own system message; a first message of the system stands instead of it."""
+        cell = said(cell)
+        if cell in (None, "", []):
+            return turns
+        if not isinstance(cell, str):
+            raise ConversationError(f"its `system` is {kind_of(cell)}, and a text is needed")
+        if turns and turns[0].role == "system":
+            if turns[0].parts != (cell,):
+                self.notes.append("`system` of rows whose messages begin with another one (which stays)")
+            return turns
+        return [Turn("system", (str(cell),)), *turns]
+
+    def _item(self, number: int, item: Any) -> list[Turn]:
+        """The turns of an item: one, or what user and assistant say."""
+        pair, fields = None, {}
+        if isinstance(item, Mapping):
+            fields = {name: value for name, value in item.items() if value is not None}  # Arrow fills with nulls
+            who, what = _first(_WHO, fields), _first(_WHAT, fields)
+            if who and (what or who == "role"):
+                return [self._message(number, fields, who, what)]
+            pair = pair_in(item)
+        if pair is None:
+            raise ConversationError(
+                f"message {number} is {str(item)[:60]!r}, and a mapping with `role` and `content`, `from` and "
+                "`value`, or `user` and `assistant` is needed"
+            )
+        addition = _first(INPUTS, fields) if pair[0] == "instruction" else None
+        self._count_others(number, fields, {*pair, SYSTEM, HISTORY, addition})
+        turns = self.history(fields.get(HISTORY))
+        turns += self.asked_and_answered(fields.get(pair[0]), fields.get(addition or ""), fields.get(pair[1]))
+        return self.with_system(turns, fields.get(SYSTEM))
+
+    def _message(self, number: int, fields: dict[str, Any], who: str, what: str | None) -> Turn:
+        role = said(fields[who])
+        role = ROLE_OF.get(role.strip().lower(), role.strip().lower()) if isinstance(role, str) else role
+        if role not in ROLES:
+            raise ConversationError(f"message {number} is of the role {role!r}, and roles are {', '.join(ROLES)}")
+        content = None if what is None else said(fields[what])
+        calls = [name for name in _CALLS if _plain(fields.get(name))] if len(fields) > 2 or not content else []
+        if calls and not content and "tool_calls" not in self.ignore:
+            raise ConversationError(
+                f"message {number} has `{calls[0]}` and no text, and calls of tools are not kept: an empty answer "
+                'would be trained (ignore=["tool_calls"] takes it)'
+            )
+        if content is None and not calls:
+            raise ConversationError(f"message {number} ({role}) has no content")
+        if len(fields) > 2:
+            self._count_others(number, fields, {who, what}, trains=role == "assistant")
+        return Turn(role, self._parts(number, "" if content is None else content))
+
+    def _count_others(
+        self, number: int, fields: Mapping[str, Any], read: set[str | None], trains: bool = True
+    ) -> None:
+        """Notes fields that are not kept; raises where one says that the turn is not to be trained on."""
+        for name, value in fields.items():
+            value = _plain(value)
+            if name in read or value is None or (not value and isinstance(value, (str, list, tuple, dict))):
+                continue
+            if trains and _says_untrained(name, value) and "weights" not in self.ignore:
+                raise ConversationError(
+                    f"message {number} has `{name}`: {value!r}, so it is not to be trained on, and `messages` cannot "
+                    'hold that (ignore=["weights"] takes it as any other)'
+                )
+            self.notes.append(f"field `{name}` of messages (not kept)")
+
+    def _parts(self, number: int, content: Any) -> tuple[Part, ...]:
+        if isinstance(content, (int, float)):
+            content = json.dumps(content)
+        if isinstance(content, str):
+            return (str(content),)
+        content = [content] if isinstance(content, Mapping) else content
+        if not isinstance(content, (list, tuple)):
+            raise ConversationError(
+                f"message {number} holds {kind_of(content)}, and a text or a list of parts is needed"
+            )
+        return tuple(self._part(number, _plain(part)) for part in content)
+
+    def _part(self, number: int, part: Any) -> Part:
+        said, image, read = read_part(number, part)
+        if isinstance(part, Mapping):
+            others = (name for name, value in part.items() if value not in (None, "", [], {}) and name not in read)
+            self.notes += [f"field `{name}` of parts (not kept)" for name in others]
+        if said is not None or image is None:
+            return PLACEHOLDER if said is None else said
+        stored = stored_image(image)
+        if stored is None:
+            raise ConversationError(f"message {number} has the image {str(image)[:60]!r}, which is no name of a file")
+        return stored
+
+    def with_marks(self, turns: list[Turn], shows: bool) -> list[Turn]:
+        """The turns with images where texts mark them; with `ignore`, only where the row `shows` images."""
+        if not any("<" in part or "[IMG]" in part for turn in turns for part in turn.parts if isinstance(part, str)):
+            return turns
+        inside = any(not isinstance(part, str) for turn in turns for part in turn.parts)
+        as_text = "images" in self.ignore and (inside or not shows)
+        texts = [part for turn in turns for part in turn.parts if isinstance(part, str)]
+        marks = [mark for text in texts for mark in _IMAGE_MARK.finditer(text)]
+        for text in texts:
+            self._validate_marks(text)
+        if as_text:
+            self.notes += ["marks of images that a row does not have (read as text)"] * len(marks)
+            return turns
+        numbers = [int(digits) for mark in marks if mark[2] for digits in re.findall(r"\d+", mark[2])]
+        if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            raise ConversationError(f"its marks number the images {numbers}, and they are read in rising order alone")
+        return [Turn(turn.role, tuple(_marked(number, turn.parts))) for number, turn in enumerate(turns)]
+
+    def _validate_marks(self, text: str) -> None:
+        for medium, pattern in _OTHER_MARKS.items():
+            if mark := pattern.search(text):
+                if medium not in self.ignore:
+                    raise ConversationError(
+                        f"its text has the mark `{mark[0]}`, and {medium} are not read: it would be trained as text "
+                        f'(ignore=["{medium}"] takes it so)'
+                    )
+                self.notes.append(f"marks of {medium} (read as text)")
+
+    def validate_medium(self, medium: str, cell: Any) -> None:
+        """Raises if a row has videos or audios, unless they are ignored."""
+        if cell is None or (isinstance(cell, (str, list, tuple, dict)) and not cell):
+            return
+        if medium not in self.ignore:
+            raise ConversationError(
+                f"it has {medium}, which are not read: its answers would be trained without "
+                f'(ignore=["{medium}"] takes it so)'
+            )
+        self.notes.append(f"{medium} of conversations (not read)")
+
+
+def _first(names: Iterable[str], fields: Mapping[str, Any]) -> str | None:
+    for name in names:
+        if name in fields:
+            return name
+    return None
+
+
+def _marked(number: int, parts: Sequence[Part]) -> list[Part]:
+    """Parts with images where their texts mark them: those that stand among the parts, if there are any."""
+    images = [part for part in parts if not isinstance(part, str)]
+    split = [list(_split(part)) if isinstance(part, str) else [] for part in parts]
+    marks = sum(not isinstance(piece, str) for pieces in split for piece in pieces)
+    if images and not marks:
+        return list(parts)
+    if images and marks != len(images):
+        raise ConversationError(
+            f"message {number} has {len(images)} images among its parts and {marks} marks of images"
+        )
+    left = iter(images)
+    return [next(left, piece) if not isinstance(piece, str) else piece for pieces in split for piece in pieces]
+
+
+def _split(text: str) -> Iterator[Part]:
+    """A text around the images that it marks; white space beside a mark goes."""
+    if not _IMAGE_MARK.search(text):
+        yield text
+        return
+    start = 0
+    for mark in _IMAGE_MARK.finditer(text):
+        yield from filter(None, [text[start : mark.start()].strip()])
+        yield (stored_image(mark[1].strip()) if mark[1] else None) or PLACEHOLDER
+        start = mark.end()
+    yield from filter(None, [text[start:].strip()])
+
+
+def _are_parts(cell: Any) -> bool:
+    return isinstance(cell, (list, tuple)) and all(
+        isinstance(part, Mapping) and "type" in part and not {*_WHO} & set(part) for part in cell
+    )
+
+
+def said(cell: Any) -> Any:
+    """A cell that is a text or a list of parts, also where it is stored as JSON."""
+    return cell.content() if isinstance(cell, JsonText) else cell
+
+
+def opened(cell: Any) -> Any:
+    """A cell that holds a list or an object, also where it is the text of JSON."""
+    cell = _plain(cell)
+    value = JsonText(cell).value() if isinstance(cell, str) else cell
+    return value if isinstance(value, (list, dict)) else cell
+
+
+def _plain(value: Any) -> Any:
+    return value.value() if isinstance(value, JsonText) else value
+
+
+def _rows_of(cell: Mapping[str, Any]) -> list[Any]:
+    """The items of a mapping of lists, as older `datasets` keep a list of records; or the mapping alone."""
+    lists = {name: values for name, values in cell.items() if isinstance(values, (list, tuple))}
+    if len(lists) == len(cell) > 0 and len({len(values) for values in lists.values()}) == 1:
+        return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    return [cell]
+
+
+def _says_untrained(name: str, value: Any) -> bool:
+    if isinstance(value, str):
+        value = value.strip().lower() not in ("0", "0.0", "false", "no")
+    return (name in _TRAINED and not value) or (name in _MASKED and value is not False and bool(value))
