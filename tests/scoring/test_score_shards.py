@@ -219,8 +219,8 @@ def test_columns_are_looked_for_before_the_work(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("cut", r"00002\.tar cannot be read behind sample 0 \(it does not end as an archive does\)"),
-        ("between", r"00002\.tar cannot be read behind sample 0 \(it does not end as an archive does\)"),
+        ("cut", r"00002\.tar cannot be read to its end \(it does not end as an archive does\)"),
+        ("between", r"00002\.tar cannot be read to its end \(it does not end as an archive does\)"),
         ("json", "JSON"),
         ("parquet", r"00002\.parquet is damaged"),
     ],
