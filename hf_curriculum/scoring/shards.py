@@ -368,9 +368,8 @@ class ShardRun:
                 scores[name].append(values)
         for name, values in scores.items():
             unscored = np.flatnonzero(np.isnan(np.concatenate([[], *values])))
-            reader.left_out.add(
-                f"pairs without a score `{name}`", len(unscored), *(kept[KEY][row] for row in unscored[:1])
-            )
+            if len(unscored):
+                reader.left_out.add(f"pairs without a score `{name}`", len(unscored), kept[KEY][unscored[0]])
         doubled = len(kept[KEY]) - len(set(kept[KEY]))
         if doubled:
             logger.warning("%s: %d keys stand there more than once; its pairs go by their place.", shard.name, doubled)

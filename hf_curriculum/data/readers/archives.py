@@ -13,7 +13,7 @@ from hf_curriculum.data.left_out import LeftOut
 COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MAGIC = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, xz, zstd
 UNPACK = (
-    "It is compressed, so its files cannot be read by their place. Unpack it once (`gunzip`, `bunzip2`, `unxz` or "
+    "{} is compressed, so its files cannot be read by their place. Unpack it once (`gunzip`, `bunzip2`, `unxz` or "
     "`unzstd`, which leave a .tar) and name that: images hardly become smaller by it."
 )
 
@@ -26,7 +26,7 @@ def archive_members(path: Path, left_out: LeftOut | None = None) -> Iterator[tup
     length, block, at, count = path.stat().st_size, tarfile.BLOCKSIZE, 0, 0
     with path.open("rb") as archive:
         if archive.read(6).startswith(_MAGIC):
-            raise tarfile.ReadError(UNPACK)
+            raise ValueError(UNPACK.format(path))
         archive.seek(-min(block, length), os.SEEK_END)
         if archive.read().strip(b"\0"):  # cut between two files it would seem whole
             raise tarfile.ReadError("it does not end as an archive does")

@@ -98,7 +98,7 @@ def _stamped(folder: Path, name: str) -> SourceShard:
     """A shard, with the size and modification time that name its cache."""
     kinds: tuple[tuple[str, Kind], ...] = ((".tar", "tar"), ("", "files"), (".parquet", "parquet"))
     for ending, kind in kinds:
-        path = folder / f"{name}{ending}"
+        path = folder.absolute() / f"{name}{ending}"
         if path.exists():
             status = path.stat()
             stamp = f"{status.st_size} {status.st_mtime_ns}"

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hf_curriculum.data.left_out import LeftOut
 
@@ -73,21 +74,20 @@ def _keys(names: Sequence[str], files: Sequence[tuple[int, str, bool]]) -> Itera
     if not any(dotted for _, _, dotted in files):
         yield from (first for _, first, _ in files)
         return
-    kinds: dict[str, set[tuple[str, ...]]] = defaultdict(set)  # by the name up to its last dot
+    kinds: dict[str, set[Any]] = defaultdict(set)  # by the name up to its last dot; the ending where it is of no kind
     inside: dict[str, set[str]] = defaultdict(set)  # endings of files with several dots, by the name up to the first
     for number, first, dotted in files:
-        if kind := _KINDS.get(_last(names[number])):
-            kinds[_stem(names[number])].add(kind)
+        kinds[_stem(names[number])].add(_KINDS.get(ending := _last(names[number]), ending))
         if dotted:
             inside[first].add(names[number][len(first) :].lower())
-    complete = {
+    stems = {_stem(names[number]): first for number, first, dotted in files if dotted}
+    complete = {  # beside `first.jpg`, an image and its record alone are a part of that sample
         stem
-        for number, first, dotted in files
-        if dotted
-        and {IMAGES, TEXTS} <= kinds.get(stem := _stem(names[number]), set()) | _captioned(kinds, stem, first)
+        for stem, first in stems.items()
+        if IMAGES in kinds[stem] and (TEXTS in kinds[stem] or (len(kinds[stem]) > 1 and first not in kinds))
     }
     common = Counter(ending for endings in inside.values() for ending in endings)
-    fields = {first: bool(kinds.get(first)) for first in inside}
+    fields = {first: first in kinds for first in inside}
     for first, endings in inside.items():
         if not complete and not all(_last(ending) in IMAGES for ending in endings):
             fields[first] |= all(common[ending] > 1 for ending in endings)
@@ -96,11 +96,6 @@ def _keys(names: Sequence[str], files: Sequence[tuple[int, str, bool]]) -> Itera
         while len(prefix) > len(first) and prefix not in complete:
             prefix = _stem(prefix)
         yield prefix if len(prefix) > len(first) else first if not dotted or fields[first] else stem
-
-
-def _captioned(kinds: dict[str, set[tuple[str, ...]]], stem: str, first: str) -> set[tuple[str, ...]]:
-    """A record stands for a caption, except beside `first.jpg`: there both describe a part of it."""
-    return {TEXTS} if RECORDS in kinds.get(stem, ()) and IMAGES not in kinds.get(first, ()) else set()
 
 
 def _last(name: str) -> str:

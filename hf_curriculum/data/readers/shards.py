@@ -47,7 +47,6 @@ _KEYS = (KEY, "uid", "__key__")
 AGAIN = "Download it again (with img2dataset, delete its files first), or leave it out."
 """What to do about a damaged shard."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_DAMAGED = "records that are no JSON objects"
 FAULT = object()
 """The key, in a row, of why it cannot be read; no column can be called so."""
 _FIRST = 100  # pairs of an archive whose JSON says which columns there are
@@ -226,7 +225,7 @@ def _kind(path: str, folder: bool = False) -> Kind:
         return "files"
     ending = posixpath.splitext(path)[1]
     if path.endswith(COMPRESSED):
-        raise ValueError(f"{path} cannot be read where it lies. {UNPACK}")
+        raise ValueError(UNPACK.format(path))
     if ending not in (".tar", ".parquet"):
         raise ValueError(
             f"{path} is neither an archive (.tar, not compressed) nor a Parquet file, which are the shards that are "
@@ -324,6 +323,8 @@ class ShardReader:
             return
         rows: list[dict[str, Any]] = []
         for row in self.samples(IMAGE in names):
+            if FAULT in row:
+                self.left_out.add("records that are no JSON objects", 1, row[FAULT])
             rows.append(row)
             if len(rows) == size:
                 yield {name: [row.get(name) for row in rows] for name in names}
@@ -338,10 +339,7 @@ class ShardReader:
             if IMAGE in columns:
                 columns[IMAGE] = self._embedded(columns[IMAGE])
             values = {name: column.to_pylist() for name, column in columns.items()}
-            values[KEY] = [
-                str(start + row if key is None else key)
-                for row, key in enumerate(values.get(KEY, [None] * len(batch)))
-            ]
+            values[KEY] = _keys(values.get(KEY, [None] * len(batch)), start)
             start += len(batch)
             yield {name: values.get(name, [None] * len(batch)) for name in names}
 
@@ -435,6 +433,7 @@ class ShardReader:
         unread = [ending for ending in files if ending not in (image, record, *chosen.values())]
         if len(unread) == len(files):
             self.left_out.add("samples none of whose files is read", 1, f"{key}: {', '.join(files)}")
+            return row
         for ending in unread:
             if not (ending in TEXTS and CAPTION in self.theirs) and not (ending in IMAGES and IMAGE in self.theirs):
                 self.left_out.add(f"files `{ending}` of samples (not read)", 1, key)
@@ -463,7 +462,6 @@ class ShardReader:
             if not isinstance(record, dict):
                 raise ValueError(f"it is no object: {record!r:.80}")
         except ValueError as error:
-            self.left_out.add(_DAMAGED, 1, f"{key}: {error}")
             return {FAULT: f"the record of sample {key!r} is damaged ({error})"}
         if b"\\ud" in content.lower():
             text = json.dumps(record, ensure_ascii=False)
@@ -484,6 +482,12 @@ class ShardReader:
             places = {name: self._place(name, schema.names) for name in (KEY, IMAGE, CAPTION, *self.theirs)}
             found = {name: theirs[place] for name, place in places.items() if place}
             found |= {name: theirs[name] for name in schema.names if name not in places.values()}
+            views = {"string_view": "string", "binary_view": "binary"}  # which pyarrow cannot take rows of
+            found |= {
+                name: Value(views[kind.dtype])
+                for name, kind in found.items()
+                if isinstance(kind, Value) and kind.dtype in views
+            }
         else:
             reader = ShardReader(self.path, self.kind, self.theirs, paths=True, allow_outside=self.allow_outside)
             rows = list(islice(reader.samples(), _FIRST))
@@ -517,7 +521,8 @@ class ShardReader:
                 return
             for batch, places in self._record_batches(list(features), size * 16):
                 columns = {name: batch.column(place) for name, place in places.items()}
-                columns.setdefault(KEY, pa.array(map(str, range(start, start + len(batch)))))
+                keys = columns[KEY].to_pylist() if KEY in columns else [None] * len(batch)
+                columns[KEY] = pa.array(_keys(keys, start), pa.string())
                 if IMAGE in columns:
                     columns[IMAGE] = self._embedded(columns[IMAGE])
                 start += len(batch)
@@ -532,8 +537,15 @@ class ShardReader:
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             found = [None if value is None else fitting(value, field.type) for value in values]
             odd = [value for value, fit in zip(values, found, strict=True) if fit is None and value is not None]
+            if found.count(None) == len(found) > 1:
+                raise
             self.left_out.add(f"values of `{field.name}` that are no {field.type}", len(odd), repr(odd[0]))
             return pa.array(found, field.type)
+
+
+def _keys(keys: Sequence[Any], start: int) -> list[str]:
+    """The keys of rows as texts, their number where they have none."""
+    return [str(start + row if key is None else key) for row, key in enumerate(keys)]
 
 
 def fitting(value: Any, kind: pa.DataType) -> Any:

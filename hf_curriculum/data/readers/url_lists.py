@@ -347,7 +347,7 @@ def _failures(folder: Path) -> pa.Table:
     """Why `img2dataset` has no image of an address, from the tables of its shards."""
     parts = [_FAILED.empty_table()]
     for shard in finished_shards(folder):
-        table = folder / f"{shard}.parquet"
+        table = folder.absolute() / f"{shard}.parquet"  # pyarrow takes `a:b` for an address
         if not table.is_file():
             continue
         with reading(table, AGAIN):

@@ -32,7 +32,7 @@ from hf_curriculum.data.readers.shards import (
 )
 
 _REJECTED = "rows that cannot be read"
-_REPORT = "left_out"
+_REPORT = "__left_out__"
 _ROWS = 64
 _PLAIN = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
 SHARD, URL = "shard", "url"
@@ -225,8 +225,12 @@ def _rows(
         row |= {IMAGE: found[IMAGE]} if IMAGE in features else {}
         row |= {SHARD: shard.name} if SHARD in features else {}
         row |= {URL: found.get(URL)} if URL in features else {}
-        address_of = row.get(URL) if URL not in further else None
-        row[IMAGE_ID] = address_of or _image_id(found.get(IMAGE)) or f"{shard.stem}/{key}"
+        row[IMAGE_ID] = row.get(URL) if URL not in further else None
+        if IMAGE_ID in reader.theirs:
+            row[IMAGE_ID] = None if found.get(IMAGE_ID) is None else str(found[IMAGE_ID])
+        elif IMAGE_ID in found:
+            left_out.add("fields `image_id` of records (columns={'image_id': 'image_id'} takes them)", 1, key)
+        row[IMAGE_ID] = row[IMAGE_ID] or _image_id(found.get(IMAGE)) or f"{shard.stem}/{key}"
         for caption in captions:
             yield {**row, CAPTION: caption if isinstance(caption, str) else None}
 

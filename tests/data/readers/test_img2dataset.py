@@ -16,7 +16,6 @@ import pytest
 from PIL import Image
 
 from hf_curriculum import NounCount, Phases, add_scores, load_captioned, make_plan
-from hf_curriculum.data.readers import img2dataset
 from hf_curriculum.data.readers.img2dataset import Downloads, load_img2dataset, read_downloads
 from hf_curriculum.data.readers.url_lists import _failures, is_url_list, load_url_list, read_url_list
 
@@ -377,5 +376,5 @@ def test_processes_are_no_more_than_shards(tmp_path, monkeypatch, given, process
     assert load_img2dataset(tmp_path / "cc", num_proc=given)["caption"][0] == "\ufffd"
     shards = [str(tmp_path / "cc" / name) for name in ("00000", "00001")]
     features = seen[0].pop("features")
-    assert list(features) == ["image", "caption", "image_id", "url", "key", "left_out"]
+    assert list(features) == ["image", "caption", "image_id", "url", "key", "__left_out__"]
     assert seen == [{"gen_kwargs": shards, "num_proc": processes}]

@@ -81,7 +81,11 @@ def test_without_images(folder, tmp_path):
     ("change", "match"),
     [
         (lambda text: text[:-3], r"dog_2017\.json cannot be read as annotations of RedCaps \(JSONDecodeError"),
-        (lambda text: text.replace('"image_id": "id2"', '"id": "id2"'), r"RedCaps \(KeyError\('image_id'\)"),
+        (
+            lambda text: text.replace('"image_id": "id2"', '"id": "id2"'),
+            r"Annotation 1 of .*dog_2017\.json is .*bad_rows='drop'",
+        ),
+        (lambda _: '{"annotations": {"url": 1, "raw_caption": 2, "subreddit": 3}}', "`annotations` is"),
     ],
 )
 def test_damaged(folder, change, match):
