@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -40,7 +41,9 @@ def archive_members(path: Path, left_out: LeftOut | None = None) -> Iterator[tup
             if kind not in (b"0", b"\0", b"5") or not octal.isdigit():
                 break
             size = int(octal, 8) if kind != b"5" else 0
-            if sum(header) - sum(header[148:156]) + 256 != int(header[148:156].strip(b" \0") or b"0", 8):
+            stored = header[148:156].strip(b" \0")
+            checksum = (int(stored, 8) if stored.isdigit() else 0) + sum(header[148:156]) - 256
+            if ((zlib.adler32(header) & 0xFFFF) - 1 - checksum) % 65521:  # its lower half is 1 + the sum of the bytes
                 raise tarfile.ReadError(f"the header at byte {at:,} is damaged")
             name, prefix = (field.partition(b"\0")[0] for field in (header[:100], header[345:500]))
             name = prefix + b"/" + name if prefix and header[257:263] == b"ustar\0" else name

@@ -15,6 +15,7 @@ TEXTS = (".txt", ".caption", ".text")
 RECORDS = (".json",)
 _KINDS = {ending: kind for kind in (IMAGES, TEXTS, RECORDS) for ending in kind}
 _HIDDEN = re.compile(r"__[^/]*__(?:/|$)|(?:.*/)?(?:\.(?!\.?/)|__MACOSX/|PaxHeaders?(?:\.[^/]*)?/)")
+_UNUSUAL = re.compile(r"^[/._]|/[._]|PaxHeader", re.MULTILINE)  # a name may be hidden, or lead outside
 
 
 @dataclass
@@ -25,9 +26,11 @@ class Sample:
     files: dict[str, int] = field(default_factory=dict)
 
     def candidates(self, kind: Sequence[str]) -> list[str]:
-        """The endings of its files of one kind: `.jpg` before `.png`, and these before `.seg.png`."""
-        plain = [ending for ending in kind if ending in self.files]
-        return plain or [ending for ending in self.files if _last(ending) in kind]
+        """The endings of its files of one kind: the first of `.jpg`, `.png` ...; else `.seg.png` and the like."""
+        for ending in kind:
+            if ending in self.files:
+                return [ending]
+        return [ending for ending in self.files if _last(ending) in kind]
 
 
 def group_samples(names: Sequence[str], left_out: LeftOut) -> list[Sample]:
@@ -56,15 +59,15 @@ def group_samples(names: Sequence[str], left_out: LeftOut) -> list[Sample]:
 
 def _named(names: Sequence[str], left_out: LeftOut) -> Iterator[tuple[int, str, bool]]:
     """Number, name up to the first dot, and whether another dot follows, of the files that samples are made of."""
+    usual = not _UNUSUAL.search("\n".join(names))  # one search for all
     for number, name in enumerate(names):
-        folder, slash, base = name.rpartition("/")
-        first, _, rest = base.partition(".")
-        if name.startswith("/") or ".." in folder.split("/"):
+        dot = name.find(".", name.rfind("/") + 1)
+        if not usual and (name.startswith("/") or ".." in name.split("/")[:-1]):
             left_out.add("files whose names lead outside of the archive", 1, repr(name))
-        elif _HIDDEN.match(name):
+        elif not usual and _HIDDEN.match(name):
             continue
-        elif rest:
-            yield number, folder + slash + first, "." in rest
+        elif 0 <= dot < len(name) - 1:
+            yield number, name[:dot], name.find(".", dot + 1) > 0
         else:
             left_out.add("files without an ending", 1, repr(name))
 
@@ -91,6 +94,8 @@ def _keys(names: Sequence[str], files: Sequence[tuple[int, str, bool]]) -> Itera
     for first, endings in inside.items():
         if not complete and not all(_last(ending) in IMAGES for ending in endings):
             fields[first] |= all(common[ending] > 1 for ending in endings)
+        if not complete and len(set(map(_stem, endings))) == 1:
+            fields[first] = True
     for number, first, dotted in files:
         stem = prefix = _stem(names[number])
         while len(prefix) > len(first) and prefix not in complete:

@@ -430,6 +430,8 @@ class ShardReader:
         for ours, ending in chosen.items():
             row[ours] = self._text(key, read(files[ending]))
         row[KEY] = key
+        if len(files) == bool(image) + bool(record) + len(chosen):
+            return row
         unread = [ending for ending in files if ending not in (image, record, *chosen.values())]
         if len(unread) == len(files):
             self.left_out.add("samples none of whose files is read", 1, f"{key}: {', '.join(files)}")
