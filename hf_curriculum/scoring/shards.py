@@ -112,9 +112,9 @@ def score_shards(
     free shard. The shard of a process that died becomes free again. Every process waits until all shards are scored. A
     shard at an address is fetched while the one before it is scored.
 
-    A fault of a pair is a fault of that pair alone: without a caption or an image, with a caption that is no text (a
-    number, a list of several texts), or where the scorer fails, it has the score NaN. A shard that cannot be read is
-    named, and the others are scored. `ShardScores.left_out` counts both by reason.
+    A fault of a pair is a fault of that pair alone. Its score is NaN where the caption or image is missing, where the
+    caption is no text (a number, a list of several texts), and where the scorer fails. `ShardScores.left_out` counts
+    these by reason. A shard that cannot be read is named, and the others are scored.
 
     `load_scored(out)` reads the scores as a data set of keys; `bucket_shards` writes the pairs in order of difficulty.
 

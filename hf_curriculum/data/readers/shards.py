@@ -158,7 +158,8 @@ def find_shards(
 def _file_system(address: str, options: Mapping[str, Any]) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of an address, and the path there; what exists on this machine is no chain of `::`."""
     local = address.removeprefix("file://")
-    if address.startswith("file://") or os.path.exists(local):
+    parts = [Path(local), *Path(local).parents] if local == address else []
+    if local != address or os.path.exists(local) or any(":" in part.name and part.exists() for part in parts):
         return LocalFileSystem(), LocalFileSystem._strip_protocol(local)
     return fsspec.url_to_fs(address, **dict(options))
 

@@ -95,6 +95,17 @@ def test_damaged(folder, change, match):
         load_captioned(folder)
 
 
+def test_annotations_that_cannot_be_read_are_left_out_and_counted(folder):
+    file = folder / "annotations" / "dog_2017.json"
+    content = json.loads(file.read_text())
+    content["annotations"][1]["caption"] = ["a", "list"]
+    content["annotations"] += ["no object", {"url": None}]
+    file.write_text(json.dumps(content))
+    pairs = load_captioned(folder, bad_rows="drop")
+    assert pairs["image_id"][:] == ["id3", "id1"]
+    assert "rows that cannot be read: 3 (Annotation 1 of" in pairs.info.description
+
+
 def test_names_and_links_that_lead_outside(folder, tmp_path):
     rows = [annotation(1, "../../..", image_id="secret"), annotation(1)]
     (folder / "annotations" / "dog_2017.json").write_text(json.dumps({"annotations": rows}))
