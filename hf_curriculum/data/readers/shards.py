@@ -28,7 +28,7 @@ from datasets import Features, Image, Value
 from fsspec.implementations.local import LocalFileSystem
 
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
-from hf_curriculum.config import digest, file_digest, parse_json, reading
+from hf_curriculum.config import digest, file_digest, parse_json, reading, special_file
 from hf_curriculum.data.conversations import is_conversation
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.archives import COMPRESSED, UNPACK, archive_members
@@ -388,7 +388,10 @@ class ShardReader:
     def _files(self) -> Iterator[tuple[list[str], Callable[[int], bytes]]]:
         """The names of the files of an archive or folder, and what reads one by its number."""
         if self.kind == "files":
-            files = sorted(file for file in self.path.iterdir() if not file.is_dir())
+            kinds = {file: special_file(file) for file in sorted(self.path.iterdir())}
+            files = [file for file, kind in kinds.items() if kind is None]
+            for file, kind in kinds.items():
+                self.left_out.add("FIFOs, sockets and devices (not opened)", kind not in (None, "folder"), file.name)
             if not self.allow_outside:
                 validate_inside([str(file.absolute()) for file in files], [self.path], self.path)
             yield [file.name for file in files], lambda number: files[number].read_bytes()
