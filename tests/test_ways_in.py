@@ -245,6 +245,7 @@ LISTED = {
         "made by `open_regions`",
     ),
     "LabelledFiles": "read by `load_labelled`",
+    "LeftOut.report": "names a source in words",
     "ShardReader": "a shard that `find_shards` has found",
     "ReadAhead.open": "a shard that `ShardCache` keeps, opened as those of a folder are",
     "ImageToImage": "a pipeline of `diffusers`, which loads it",
