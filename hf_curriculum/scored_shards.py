@@ -62,7 +62,7 @@ def stem_of(shard: str) -> str:
 
 def score_file(folder: str | Path, shard: str) -> Path:
     """Where the scores of a shard are."""
-    return Path(folder, _SCORES, f"{stem_of(shard)}.parquet")
+    return Path(folder, _SCORES, f"{stem_of(shard)}.parquet").absolute()  # pyarrow takes `a:b` for an address
 
 
 def done_shards(folder: str | Path) -> set[str]:

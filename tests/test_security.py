@@ -550,7 +550,7 @@ class TestWhatIsNoPicture:
         (folder / "00000_stats.json").write_text(json.dumps({"count": 1, "successes": 1, "status_dict": {}}))
         os.mkfifo(folder / "00000" / "000000001.png")
         assert len(load_captioned(folder)) == 1
-        assert "is a FIFO" in caplog.text
+        assert "FIFOs, sockets and devices (not opened): 1 (000000001.png" in caplog.text
         os.mkfifo(folder / "00000" / "000000000.txt")
         assert load_captioned(folder)["caption"][:] == [None]
 

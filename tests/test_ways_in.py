@@ -28,6 +28,7 @@ from hf_curriculum.data.readers.img2dataset import load_img2dataset, read_downlo
 from hf_curriculum.data.readers.redcaps import load_redcaps
 from hf_curriculum.data.readers.shards import find_shards
 from hf_curriculum.data.readers.url_lists import load_url_list
+from hf_curriculum.data.readers.webdataset import load_webdataset
 from hf_curriculum.data.regions.extract import extract_regions
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.pack import pack_regions
@@ -133,6 +134,7 @@ READS = {
     "load_text": load_text,
     "load_scored": hf.load_scored,
     "load_img2dataset": load_img2dataset,
+    "load_webdataset": load_webdataset,
     "read_downloads": read_downloads,
     "load_redcaps": lambda path: load_redcaps(path, path),
     "load_url_list": lambda path: load_url_list(path, path),
@@ -243,6 +245,7 @@ LISTED = {
         "made by `open_regions`",
     ),
     "LabelledFiles": "read by `load_labelled`",
+    "LeftOut.report": "names a source in words",
     "ShardReader": "a shard that `find_shards` has found",
     "ReadAhead.open": "a shard that `ShardCache` keeps, opened as those of a folder are",
     "ImageToImage": "a pipeline of `diffusers`, which loads it",

@@ -43,6 +43,10 @@ class LeftOut:
             self.counts[reason] += count
             self._examples.setdefault(reason, example)
 
+    def items(self) -> list[tuple[str, int, object]]:
+        """The reasons, with their count and first example."""
+        return [(reason, count, self._examples[reason]) for reason, count in self.counts.items()]
+
     def describe(self) -> str:
         """One line, "" where nothing was left out."""
         examples = {reason: example for reason, example in self._examples.items() if example is not None}

@@ -18,7 +18,7 @@ from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import Columns, adopt, caption_columns, validate_mapping, with_ids
 from hf_curriculum.data.readers.files import read_caption_files
 from hf_curriculum.data.readers.folder import find_caption_file, find_parquet_beside_images
-from hf_curriculum.data.readers.img2dataset import URL, is_img2dataset, load_img2dataset
+from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
 from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
     download_folder,
@@ -28,7 +28,16 @@ from hf_curriculum.data.readers.url_lists import (
     read_url_list,
     unasked,
 )
-from hf_curriculum.data.request import UNSPLIT, Request, is_for_datasets, keep_readable, one_or_all, validate_unused
+from hf_curriculum.data.readers.webdataset import URL, is_webdataset, load_webdataset
+from hf_curriculum.data.request import (
+    UNSPLIT,
+    Request,
+    choose_split,
+    is_for_datasets,
+    keep_readable,
+    one_or_all,
+    validate_unused,
+)
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -160,18 +169,45 @@ def _read_img2dataset(request: Request) -> Read:
     unused = {"images": request.images} if request.images is not None else {}
     unused |= {"download": True} if request.download else {}
     validate_unused(unused, f"{request.path} holds its own images")
-    rows = load_img2dataset(request.path, num_proc=request.num_proc, allow_outside=request.allow_outside)
+    rows = load_img2dataset(
+        request.path,
+        num_proc=request.num_proc,
+        allow_outside=request.allow_outside,
+        reject=request.reject,
+        left_out=request.left_out,
+    )
     return {UNSPLIT: rows}, [CAPTION]
+
+
+def _read_webdataset(request: Request) -> Read:
+    request.validate_options()
+    unused = {"images": request.images} if request.images else {}
+    unused |= {"download": True} if request.download else {}
+    unused |= {} if request.restval == "train" else {"restval": request.restval}
+    validate_unused(unused, f"{request.path} holds its own images")
+    several = [name for name, theirs in (request.columns or {}).items() if not isinstance(theirs, str)]
+    validate_unused(dict.fromkeys(several, "several columns"), "archives have one text for each sample")
+    splits = load_webdataset(
+        request.path,
+        request.columns,
+        images=request.images is not False,
+        num_proc=request.num_proc,
+        allow_outside=request.allow_outside,
+        reject=request.reject,
+        left_out=request.left_out,
+    )
+    return choose_split(splits, request.split), [CAPTION]
 
 
 def _read_redcaps(request: Request) -> Read:
     _validate_list(request)
     images = request.images
     if images is False:
-        return {UNSPLIT: Dataset(read_redcaps(request.path))}, [CAPTION]
+        return {UNSPLIT: Dataset(read_redcaps(request.path, request.reject))}, [CAPTION]
     if request.download or (images and is_img2dataset(Path(images))):
         return _read_url_list(request)
-    return {UNSPLIT: load_redcaps(request.path, images, allow_outside=request.allow_outside)}, [CAPTION]
+    rows = load_redcaps(request.path, images, allow_outside=request.allow_outside, reject=request.reject)
+    return {UNSPLIT: rows}, [CAPTION]
 
 
 def _read_url_list(request: Request) -> Read:
@@ -180,11 +216,18 @@ def _read_url_list(request: Request) -> Read:
     path, images, download = request.path, request.images, request.download
     if images:
         validate_unused({"download": True} if download else {}, f"`images={str(images)!r}` has the images")
-        rows = load_url_list(path, images, num_proc=request.num_proc, allow_outside=request.allow_outside)
+        rows = load_url_list(
+            path,
+            images,
+            num_proc=request.num_proc,
+            allow_outside=request.allow_outside,
+            reject=request.reject,
+            left_out=request.left_out,
+        )
     elif images is None and not download:
         raise unasked(path)
     else:
-        rows = Dataset(read_url_list(path))
+        rows = Dataset(read_url_list(path, request.reject))
         if images is None:
             rows = download_images(rows.add_column(IMAGE, rows[URL][:]), path)
     return {UNSPLIT: rows}, [CAPTION]
@@ -223,6 +266,7 @@ _READERS: list[tuple[Callable[[Path], object], Callable[[Request], Read]]] = [
     (is_img2dataset, _read_img2dataset),
     (is_redcaps, _read_redcaps),
     (is_url_list, _read_url_list),
+    (is_webdataset, _read_webdataset),
     (find_parquet_beside_images, _read_parquet_beside_images),
     (is_for_datasets, _read_with_datasets),
     (Path.exists, _read_files),

@@ -23,21 +23,23 @@ from datasets import Features, Image, IterableDataset, Value
 from tqdm.auto import tqdm
 
 from hf_curriculum.claims import Claim, Claims
-from hf_curriculum.columns import IMAGE, require_columns
+from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import read_json, write_atomically
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.shards import DamagedShardError, ShardReader, SourceShard, find_shards
 from hf_curriculum.parts import launched
 from hf_curriculum.scored_shards import (
     KEY,
     MANIFEST,
     MARK,
+    about_shard,
     done_shards,
     manifest_digest,
     read_manifest,
     score_file,
     stem_of,
 )
-from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.scorers.base import CaptionScorer, Scorer
 from hf_curriculum.scorers.visual.images import image_workers
 from hf_curriculum.scoring.add_scores import as_scorers
 from hf_curriculum.scoring.sharded import FITTED, read_fitted, write_fitted
@@ -47,6 +49,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 _FORMAT = 1
 _CLAIMS, _FAILED = ".claims", ".failed"
 _POLL = 1.0  # seconds between two looks for a shard that is free
+_FAILURES = 16  # pairs of a batch, at least: a scorer that fails on each of them has failed on the shard
+_TRIES = 5  # shards that are opened for their columns, at most
 _COUNT = 5.0  # seconds between two counts of what all processes have done, 100,000 files maybe
 
 
@@ -61,6 +65,7 @@ class ShardScores:
         failed: shard → why it could not be read.
         working: shards that a process works on.
         seconds_left: by the shards of the last minutes; None where none was scored.
+        left_out: what was not read or not scored, and why → how often, and an example.
     """
 
     done: int
@@ -69,6 +74,7 @@ class ShardScores:
     failed: Mapping[str, str] = field(default_factory=dict)
     working: Sequence[Claim] = ()
     seconds_left: float | None = None
+    left_out: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def describe(self) -> str:
         """A few lines for people."""
@@ -77,6 +83,7 @@ class ShardScores:
             lines[0] += f" About {_duration(self.seconds_left)} are left."
         lines += [f"  {claim.name}: {claim.owner}, last seen {claim.age:.0f} s ago" for claim in self.working]
         lines += [f"  {shard} failed: {why}" for shard, why in self.failed.items()]
+        lines += [f"  {count:,} × {why}, {example} for example" for why, (count, example) in self.left_out.items()]
         return "\n".join(lines)
 
 
@@ -105,6 +112,10 @@ def score_shards(
     free shard. The shard of a process that died becomes free again. Every process waits until all shards are scored. A
     shard at an address is fetched while the one before it is scored.
 
+    A fault of a pair is a fault of that pair alone. Its score is NaN where the caption or image is missing, where the
+    caption is no text (a number, a list of several texts), and where the scorer fails. `ShardScores.left_out` counts
+    these by reason. A shard that cannot be read is named, and the others are scored.
+
     `load_scored(out)` reads the scores as a data set of keys; `bucket_shards` writes the pairs in order of difficulty.
 
     Args:
@@ -114,7 +125,7 @@ def score_shards(
             one process.
         out: the folder of the scores.
         columns: our column names -> theirs, such as `{"caption": "text"}`; an archive's are the fields of its JSON
-            files.
+            files, or endings of its files (`{"image": "left.jpg"}`).
         keep: further columns to keep with the scores, as texts: "uid", "url", "caption".
         batch_size: pairs per call of a scorer; a batch does not go beyond its shard.
         num_proc: processes to start here, each with its own model.
@@ -171,6 +182,9 @@ class ShardRun:
         self.validate_columns()
         self.fit()
         self.write_manifest()
+        for file in (self.out / _FAILED).rglob("*.json"):
+            if read_json(file, "Delete it.", ["stamp", "why"]).get("retry"):  # the scorer may have been mended
+                file.unlink(missing_ok=True)
 
     def end(self) -> ShardScores:
         """How far the scores are; a `ValueError` for shards that cannot be read."""
@@ -181,7 +195,14 @@ class ShardRun:
                 f"{len(status.failed):,} of {status.shards:,} shards cannot be read, and the others are scored. "
                 f"{first} When they are whole again, the same command scores them alone."
             )
+        if status.left_out:
+            logger.warning("%s", status.describe())
         return status
+
+    def reader(self, path: Path, shard: SourceShard) -> ShardReader:
+        """What reads a shard."""
+        texts = [scorer.column for scorer in self.scorers if isinstance(scorer, CaptionScorer)]
+        return ShardReader(path, shard.kind, self.columns, tuple(dict.fromkeys([CAPTION, *texts])))
 
     def left(self, shards: Sequence[SourceShard]) -> Iterator[SourceShard]:
         """Those of shards that are not scored, and have not failed."""
@@ -200,12 +221,19 @@ class ShardRun:
 
     def validate_columns(self) -> None:
         """Compares what scorers read with the first shard, before anything is paid for."""
-        with self.shards[0].local() as path:
-            found = ShardReader(path, self.shards[0].kind, self.columns).features()
         groups = {scorer.group_by for scorer in self.scorers}
         needed = [name for name in self.read if name not in groups]
         remedy = "Say what they are called there: `columns={'caption': 'text'}`."
-        require_columns(found, needed, reader=f"They are read of {self.shards[0].name}.", remedy=remedy)
+        first: ValueError | None = None
+        for shard in self.shards[:_TRIES]:  # one that is damaged, or whose pairs have no captions, is no verdict
+            try:
+                with shard.local() as path:
+                    found = self.reader(path, shard).features()
+                    require_columns(found, needed, reader=f"They are read of {shard.name}.", remedy=remedy)
+                return
+            except ValueError as error:
+                first = first or error
+        raise first
 
     def fit(self) -> None:
         """Fits the scorers that need it, in the first process that comes; the others read what it has fitted."""
@@ -228,7 +256,7 @@ class ShardRun:
         for shard in self.shards:
             with shard.local() as path:
                 try:
-                    for batch in ShardReader(path, shard.kind, self.columns).batches(names, self.batch_size):
+                    for batch in self.reader(path, shard).batches(names, self.batch_size):
                         for values in zip(*(batch[name] for name in names), strict=True):
                             yield dict(zip(names, values, strict=True))
                 except DamagedShardError as error:  # it is named again when it is to be scored
@@ -303,7 +331,7 @@ class ShardRun:
                 try:
                     self.write_scores(shard, path, worker)
                 except DamagedShardError as error:
-                    _write_failure(self.out, shard, str(error))
+                    _write_failure(self.out, shard, f"{error}", retry=isinstance(error, _ScorerError))
                     logger.error("%s", error)
                 claims.give_back(shard.name)
                 moved()
@@ -330,21 +358,27 @@ class ShardRun:
 
     def write_scores(self, shard: SourceShard, path: Path, worker: int | None) -> None:
         """Scores a shard and writes its file."""
-        reader = ShardReader(path, shard.kind, self.columns)
+        reader = self.reader(path, shard)
         kept: dict[str, list[str | None]] = {name: [] for name in (KEY, *self.keep)}
         scores: dict[str, list[np.ndarray]] = {name: [] for name in self.provenance}
         for batch in reader.batches(self.read, self.batch_size):
             for name, values in kept.items():
                 values += [None if value is None else str(value) for value in batch[name]]
-            for name, values in self.scores_of(batch, worker).items():
+            for name, values in self.scores_of(batch, worker, reader.left_out).items():
                 scores[name].append(values)
+        for name, values in scores.items():
+            unscored = np.flatnonzero(np.isnan(np.concatenate([[], *values])))
+            if len(unscored):
+                reader.left_out.add(f"pairs without a score `{name}`", len(unscored), kept[KEY][unscored[0]])
         doubled = len(kept[KEY]) - len(set(kept[KEY]))
         if doubled:
             logger.warning("%s: %d keys stand there more than once; its pairs go by their place.", shard.name, doubled)
         columns = {name: pa.array(values, pa.string()) for name, values in kept.items()}
         columns |= {name: pa.array(np.concatenate([[], *values]), pa.float32()) for name, values in scores.items()}
         about = {"shard": shard.name, "bytes": shard.bytes, "digest": reader.digest, "run": manifest_digest(self.made)}
-        about |= {"rows": len(kept[KEY]), "doubled": doubled}
+        about |= {"rows": len(kept[KEY]), "doubled": doubled, "left_out": reader.left_out.items()}
+        if reader.left_out.counts:
+            logger.info("%s: %s.", shard.name, reader.left_out.describe())
         schema = self.features.arrow_schema
         schema = schema.with_metadata({**schema.metadata, MARK: json.dumps(about).encode()})
         buffer = pa.BufferOutputStream()
@@ -353,22 +387,49 @@ class ShardRun:
         pq.write_table(pa.table(columns).cast(schema), buffer, write_page_checksum=True, **options)
         write_atomically(score_file(self.out, shard.name), buffer.getvalue().to_pybytes())
 
-    def scores_of(self, batch: dict[str, list[Any]], worker: int | None) -> dict[str, np.ndarray]:
-        """Column → scores float32 (rows,) of a batch: NaN where a scorer wants a decoded image and it is damaged."""
+    def scores_of(self, batch: dict[str, list[Any]], worker: int | None, left_out: LeftOut) -> dict[str, np.ndarray]:
+        """Column → scores float32 (rows,) of a batch: NaN where an image is damaged, or the scorer fails on a row."""
         rows, found = len(batch[KEY]), {}
         for scorer in self.scorers:
             given, readable = batch, np.ones(rows, bool)
             if IMAGE in scorer.columns and IMAGE not in scorer.decode_false:
                 images = [_decoded(image) for image in batch[IMAGE]]
                 readable = np.array([image is not None for image in images])
+                damaged = [row for row in np.flatnonzero(~readable) if batch[IMAGE][row] is not None]
+                if damaged:
+                    left_out.add("images that cannot be decoded", len(damaged), batch[KEY][damaged[0]])
                 given = {**batch, IMAGE: images}
-            given = {name: [values[row] for row in np.flatnonzero(readable)] for name, values in given.items()}
-            written = scorer(given, worker) if readable.any() else {}
-            for name in scorer.outputs:
-                found[name] = np.full(rows, np.nan, np.float32)
-                found[name][readable] = written.get(name, np.nan)
+            found |= _each(scorer, given, np.flatnonzero(readable), worker, left_out)
             batch = {**batch, **{name: found[name].tolist() for name in scorer.outputs}}
         return found
+
+
+class _ScorerError(DamagedShardError):
+    """A scorer fails on all pairs of a batch: of this shard, or of every one."""
+
+
+def _each(
+    scorer: Scorer, batch: dict[str, list[Any]], rows: np.ndarray, worker: int | None, left_out: LeftOut
+) -> dict[str, np.ndarray]:
+    """Column → scores of some rows of a batch, float32, NaN elsewhere; rows on which the scorer fails are counted."""
+    found = {name: np.full(len(batch[KEY]), np.nan, np.float32) for name in scorer.outputs}
+    left, failures = [rows] if len(rows) else [], 0
+    while left:
+        part = left.pop()
+        try:
+            written = scorer({name: [values[row] for row in part] for name, values in batch.items()}, worker)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            if len(part) > 1:
+                left += [part[len(part) // 2 :], part[: len(part) // 2]]
+                continue
+            failures += 1
+            left_out.add(f"pairs on which {type(scorer).__name__} fails", 1, f"{batch[KEY][part[0]]}: {error}")
+            if failures == len(rows) >= _FAILURES:
+                raise _ScorerError(f"{type(scorer).__name__} fails on each of {failures} pairs: {error}") from error
+            continue
+        for name in scorer.outputs:
+            found[name][part] = written.get(name, np.nan)
+    return found
 
 
 def _decoded(image: dict[str, Any] | None) -> Any:
@@ -410,8 +471,8 @@ def _failure(out: Path, stem: str) -> Path:
     return out / _FAILED / f"{stem}.json"
 
 
-def _write_failure(out: Path, shard: SourceShard, why: str) -> None:
-    write_atomically(_failure(out, shard.stem), json.dumps({"stamp": shard.stamp, "why": why}))
+def _write_failure(out: Path, shard: SourceShard, why: str, retry: bool) -> None:
+    write_atomically(_failure(out, shard.stem), json.dumps({"stamp": shard.stamp, "why": why, "retry": retry}))
 
 
 def _has_failed(out: Path, shard: SourceShard) -> bool:
@@ -440,12 +501,18 @@ def shard_status(out: str | Path) -> ShardScores:
             failed[stem] = read_json(file, "Delete it.", ["why"])["why"]
     files = [score_file(out, stem) for stem in done]
     with ThreadPoolExecutor(16) as readers:  # 100,000 files on a network's disk
-        pairs = sum(readers.map(lambda file: pq.read_metadata(file).num_rows, files))
+        about = list(readers.map(partial(about_shard, out), done))
+    pairs = sum(each["rows"] for each in about)
+    left_out: dict[str, tuple[int, str]] = {}
+    for each in about:
+        for why, count, example in each.get("left_out", ()):
+            so_far, first = left_out.get(why, (0, f"{each['shard']}: {example}"))
+            left_out[why] = (so_far + count, first)
     times = sorted(file.stat().st_mtime for file in files)[-100:]
     pace = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
     left = None if pace is None else pace * (len(names) - len(done) - len(failed))
     working = Claims(out / _CLAIMS, 120).living() if (out / _CLAIMS).is_dir() else []
-    return ShardScores(len(done), len(names), pairs, failed, working, left)
+    return ShardScores(len(done), len(names), pairs, failed, working, left, left_out)
 
 
 @contextmanager

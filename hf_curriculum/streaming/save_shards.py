@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -32,6 +33,8 @@ from hf_curriculum.streaming.save import (
 )
 from hf_curriculum.streaming.score_counts import KeyCuts, ScoreCounts, cut_keys, order_keys
 from hf_curriculum.streaming.shards import validate_features
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _SHARD_BYTES = 1 << 28  # of a shard where its rows are not named: 256 MB
 _PATIENCE = 60  # seconds that one process of a run waits for another that begins or ends
@@ -286,3 +289,5 @@ class _Crawl:
                 for name in self.features.keys() - own.keys():
                     table = table.append_column(name, part[name])
                 yield table.select(list(self.features)).cast(self.features.arrow_schema)
+            if reader.left_out.counts:
+                logger.warning("%s: %s.", shard.address, reader.left_out.describe())

@@ -65,6 +65,7 @@ RULES = f"""It recognises:
 - images with a .txt or .caption of the same name beside each, in folders below too;
 - the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
   with such a folder as `images=`;
+- WebDataset: a .tar, or a folder of some, each sample with an image and a .txt, .caption or .json;
 - RedCaps: annotations/<subreddit>_<year>.json with images/<subreddit>/<image_id>.jpg, or an img2dataset folder;
 - any of these files compressed (.gz);
 - a folder with one of {", ".join((*CAPTION_FILES, *CAPTION_PATTERNS))},

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import parse_json
-from hf_curriculum.data.readers.img2dataset import URL, Downloads, log_downloads
+from hf_curriculum.data.readers.img2dataset import Downloads, log_downloads
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.data.readers.webdataset import URL, refuse
 from hf_curriculum.data.text import cached_arrow, ending, open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -47,11 +49,15 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in (path / "annotations").glob("*.json*") if file.is_file())
 
 
-def read_redcaps(path: str | Path) -> pa.Table:
-    """The rows of annotation files of RedCaps: `caption`, `image_id`, `url`, `subreddit`; memory-mapped."""
+def read_redcaps(path: str | Path, reject: Callable[[str], None] = refuse) -> pa.Table:
+    """The rows of annotation files of RedCaps: `caption`, `image_id`, `url`, `subreddit`; memory-mapped.
+
+    `reject` is told of each annotation that cannot be read; by default it is an error.
+    """
     files = _files(Path(path))
     status = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return cached_arrow(["redcaps", 1, status], lambda: _batches(files), _SCHEMA).data.table
+    schema = with_faults(_SCHEMA)
+    return without_faults(cached_arrow(["redcaps", 2, status], lambda: _batches(files), schema).data.table, reject)
 
 
 def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
@@ -59,22 +65,56 @@ def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
         rows = _rows(file)
         for start in range(0, len(rows), _ROWS):
             columns = zip(*rows[start : start + _ROWS], strict=True)
-            yield pa.record_batch([pa.array(values, pa.string()) for values in columns], schema=_SCHEMA)
+            yield pa.record_batch([pa.array(values, pa.string()) for values in columns], with_faults(_SCHEMA))
 
 
-def _rows(file: Path) -> list[tuple[str, str, str, str]]:
+def _rows(file: Path) -> list[tuple[str | None, ...]]:
+    """The annotations of a file, each with why it cannot be read."""
     try:
         with open_text(file) as stream:
             annotations = parse_json(stream.read())["annotations"]
-        return [tuple(str(one[name]) for name in _SCHEMA.names) for one in annotations]
+        if not isinstance(annotations, list):
+            raise TypeError(f"`annotations` is {annotations!r:.80}")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{file} cannot be read as annotations of RedCaps ({error!r:.200}): a list `annotations` of objects with "
             f"{_SCHEMA.names}. Download the file again."
         ) from error
+    rows = []
+    for number, one in enumerate(annotations):
+        values = [one.get(name) for name in _SCHEMA.names] if isinstance(one, dict) else [None]
+        if all(isinstance(value, str) for value in values):
+            rows.append((*values, None))
+        else:
+            problem = f"Annotation {number} of {file} is {one!r:.80}, and texts of {_SCHEMA.names} are needed."
+            rows.append((*[None] * len(_SCHEMA), problem))
+    return rows
 
 
-def load_redcaps(path: str | Path, images: str | Path | None = None, *, allow_outside: bool = False) -> Dataset:
+_FAULT = "fault"
+
+
+def with_faults(schema: pa.Schema) -> pa.Schema:
+    """The schema of a cached table, with a column for why a row cannot be read."""
+    return schema.append(pa.field(_FAULT, pa.string()))
+
+
+def without_faults(table: pa.Table, reject: Callable[[str], None]) -> pa.Table:
+    """The rows that can be read; the others are rejected."""
+    faults = table[_FAULT]
+    for problem in faults.drop_null().to_pylist():
+        reject(problem)
+    whole = table if faults.null_count == len(faults) else table.filter(pc.is_null(faults))
+    return whole.drop([_FAULT])
+
+
+def load_redcaps(
+    path: str | Path,
+    images: str | Path | None = None,
+    *,
+    allow_outside: bool = False,
+    reject: Callable[[str], None] = refuse,
+) -> Dataset:
     """The rows of RedCaps whose images were downloaded, with them as paths; the others are counted and logged.
 
     Columns: `image`, `caption`, `image_id`, `url`, `subreddit`. `load_captioned(path)` does the same, and checks that
@@ -84,6 +124,7 @@ def load_redcaps(path: str | Path, images: str | Path | None = None, *, allow_ou
         path: `annotations/<subreddit>_<year>.json`, or the folder with `annotations/` and `images/`.
         images: the folder with `<subreddit>/<image_id>.jpg`; by default `images/` beside `annotations/`.
         allow_outside: read images that links in the folder lead to elsewhere, see `load_captioned`.
+        reject: is told of each annotation that cannot be read; by default an error.
 
     Raises:
         FileNotFoundError: there is no such folder, or it holds none of the images.
@@ -96,7 +137,7 @@ def load_redcaps(path: str | Path, images: str | Path | None = None, *, allow_ou
     """
     path = Path(path)
     folder = Path(images) if images else (path if path.is_dir() else path.parent.parent) / "images"
-    rows = read_redcaps(path)
+    rows = read_redcaps(path, reject)
     names = [
         os.path.join(*pair) for pair in zip(rows[_SUBREDDIT].to_pylist(), rows[IMAGE_ID].to_pylist(), strict=True)
     ]

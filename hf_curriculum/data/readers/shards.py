@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import glob
+import json
 import logging
+import math
+import os
 import posixpath
 import re
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,12 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Features, Image, Value
+from fsspec.implementations.local import LocalFileSystem
 
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
-from hf_curriculum.config import digest, file_digest, parse_json, reading
-from hf_curriculum.data.readers.archives import archive_members
-from hf_curriculum.data.readers.img2dataset import STATS
+from hf_curriculum.config import digest, file_digest, parse_json, reading, special_file
+from hf_curriculum.data.conversations import is_conversation
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.archives import COMPRESSED, UNPACK, archive_members
 from hf_curriculum.data.readers.outside_files import validate_folder, validate_inside
+from hf_curriculum.data.readers.samples import IMAGES, RECORDS, TEXTS, Sample, group_samples
 from hf_curriculum.remote import RemoteFolder
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -34,10 +41,14 @@ logger: logging.Logger = logging.getLogger(__name__)
 Kind = Literal["tar", "parquet", "files"]
 KEY = "key"
 """Names a pair within its shard."""
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+STATS = "_stats.json"
+"""Ends the name of the record that `img2dataset` writes when a shard is finished."""
 _KEYS = (KEY, "uid", "__key__")
-_REMEDY = "Download it again, or leave it out."
+AGAIN = "Download it again (with img2dataset, delete its files first), or leave it out."
+"""What to do about a damaged shard."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
+FAULT = object()
+"""The key, in a row, of why it cannot be read; no column can be called so."""
 _FIRST = 100  # pairs of an archive whose JSON says which columns there are
 
 
@@ -69,12 +80,12 @@ class SourceShard:
     @property
     def is_local(self) -> bool:
         """Whether it is on a disk of this machine."""
-        return _is_local(fsspec.url_to_fs(self.address, **dict(self.storage_options))[0])
+        return _is_local(_file_system(self.address, dict(self.storage_options))[0])
 
     @contextmanager
     def local(self) -> Iterator[Path]:
         """Its path on this machine; one behind an address is fetched into a temporary file."""
-        fs, path = fsspec.url_to_fs(self.address, **dict(self.storage_options))
+        fs, path = _file_system(self.address, dict(self.storage_options))
         if _is_local(fs):
             yield Path(path)
             return
@@ -108,6 +119,8 @@ def find_shards(
 ) -> list[SourceShard]:
     """The shards that a source names, in order; nothing in them is read.
 
+    A name that exists is never a pattern, nor is a folder in front of one: `set[1]/*.tar` looks into `set[1]`.
+
     Args:
         source: an archive (.tar), a Parquet file, a folder of either or of img2dataset, a pattern (`*`, `{0..9}`), or
             a list of such; each a path, or an address that `fsspec` opens.
@@ -115,16 +128,19 @@ def find_shards(
 
     Raises:
         FileNotFoundError: a shard or folder does not exist, or a pattern or folder has no shard.
-        ValueError: a file is neither an archive nor a Parquet file, or two shards would share their name.
+        ValueError: a file is neither an archive nor a Parquet file, an archive is compressed, or two shards would
+            share their name.
     """
     options = dict(storage_options or {})
     given = [source] if isinstance(source, (str, Path)) else list(source)
     found: dict[str, tuple[Kind, int, str]] = {}
     listed: dict[str, dict[str, dict[str, Any]]] = {}
-    for pattern in (each for one in given for each in expand_braces(str(one))):
-        fs, path = fsspec.url_to_fs(pattern, **options)
-        for kind, info in _named_by(fs, path, listed):
-            found[fs.unstrip_protocol(info["name"])] = (kind, int(info.get("size") or 0), _stamp(info))
+    for one in map(str, given):
+        fs, path = _file_system(one, options)
+        there = _existing(fs, path)
+        for pattern in expand_braces(path[len(there) :]):
+            for kind, info in _named_by(fs, there, pattern, listed):
+                found[fs.unstrip_protocol(info["name"])] = (kind, int(info.get("size") or 0), _stamp(info))
     if not found:
         raise FileNotFoundError(f"{source} names no shard: no .tar, no .parquet and no folder of img2dataset.")
     root = posixpath.commonpath([posixpath.dirname(address) for address in found])
@@ -139,26 +155,44 @@ def find_shards(
     return shards
 
 
+def _file_system(address: str, options: Mapping[str, Any]) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The file system of an address, and the path there; what exists on this machine is no chain of `::`."""
+    local = address.removeprefix("file://")
+    parts = [Path(local), *Path(local).parents] if local == address else []
+    if local != address or os.path.exists(local) or any(":" in part.name and part.exists() for part in parts):
+        return LocalFileSystem(), LocalFileSystem._strip_protocol(local)
+    return fsspec.url_to_fs(address, **dict(options))
+
+
+def _existing(fs: fsspec.AbstractFileSystem, path: str) -> str:
+    """The longest beginning of a path, up to a slash or its end, that exists although it looks like a pattern."""
+    ends = [number for number, sign in enumerate(path) if sign == "/"] + [len(path)]
+    odd = [end for end in ends if any(mark in path[path[:end].rfind("/") + 1 : end] for mark in "*?[{")]
+    return next((path[:end] for end in reversed(odd) if fs.exists(path[:end])), "")
+
+
 def _named_by(
-    fs: fsspec.AbstractFileSystem, path: str, listed: dict[str, dict[str, dict[str, Any]]]
+    fs: fsspec.AbstractFileSystem, there: str, rest: str, listed: dict[str, dict[str, dict[str, Any]]]
 ) -> Iterator[tuple[Kind, dict[str, Any]]]:
-    """The shards that one pattern, folder or file names; each parent folder is listed once."""
-    if any(mark in path for mark in "*?["):
-        matches = fs.glob(path, detail=True)
+    """The shards that a path names, of which `there` exists and the rest may be a pattern; parents are listed once."""
+    path = there + rest
+    if any(mark in rest for mark in "*?["):
+        matches = fs.glob(glob.escape(there) + rest, detail=True)
         if not matches:
             raise FileNotFoundError(f"Nothing matches {path}. Look at the pattern.")
         for name in sorted(matches):
             yield _kind(name), matches[name]
         return
-    if path.endswith((".tar", ".parquet")):
+    if path.endswith((".tar", ".parquet", *COMPRESSED)):
         parent = fs._parent(path)
         if parent not in listed:
             entries = fs.ls(parent, detail=True) if fs.exists(parent) else []
             listed[parent] = {entry["name"]: entry for entry in entries}
         if path not in listed[parent]:
             raise FileNotFoundError(f"{path} does not exist. It was named as a shard.")
-        yield _kind(path), listed[parent][path]
-        return
+        if listed[parent][path]["type"] != "directory":
+            yield _kind(path), listed[parent][path]
+            return
     if not fs.isdir(path):
         raise FileNotFoundError(f"{path} is neither a folder, an archive (.tar) nor a Parquet file.")
     if _is_local(fs):
@@ -175,6 +209,10 @@ def _named_by(
             yield _kind(shard, folder=shard == stem), inside[shard]
         return
     tars = [name for name in inside if name.endswith(".tar")]
+    if compressed := [name for name in inside if name.endswith(COMPRESSED)]:
+        if not tars:
+            _kind(compressed[0])
+        logger.warning("%s: %d compressed archives are left out (%s).", path, len(compressed), compressed[0])
     for name in sorted(tars or [name for name in inside if name.endswith(".parquet")]):
         yield _kind(name), inside[name]
 
@@ -187,6 +225,8 @@ def _kind(path: str, folder: bool = False) -> Kind:
     if folder:
         return "files"
     ending = posixpath.splitext(path)[1]
+    if path.endswith(COMPRESSED):
+        raise ValueError(UNPACK.format(path))
     if ending not in (".tar", ".parquet"):
         raise ValueError(
             f"{path} is neither an archive (.tar, not compressed) nor a Parquet file, which are the shards that are "
@@ -208,16 +248,36 @@ class DamagedShardError(ValueError):
 class ShardReader:
     """The pairs of one shard on this machine, front to back.
 
+    A caption is a text, a list of one text, or a conversation; of a sample of several files `group_samples` says which
+    belong to it. What is not so is counted in `left_out`, and is None in its row.
+
     Args:
         path: the archive, the Parquet file, or the folder.
         kind: which of them.
-        columns: our names to those in the shard, such as `{"caption": "text"}`.
+        columns: our names to those in the shard, such as `{"caption": "text"}`: fields of an archive's JSON, or
+            endings of its files, such as `{"image": "left.jpg"}`.
+        texts: the columns that hold texts.
+        paths: give the images of a folder as their paths.
+        allow_outside: follow the links of a folder out of it.
     """
 
-    def __init__(self, path: Path, kind: Kind, columns: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: Kind,
+        columns: Mapping[str, str] | None = None,
+        texts: Sequence[str] = (CAPTION,),
+        *,
+        paths: bool = False,
+        allow_outside: bool = False,
+    ) -> None:
         self.path = path
         self.kind = kind
         self.theirs = dict(columns or {})
+        self.texts = texts
+        self.paths = paths and kind == "files"
+        self.allow_outside = allow_outside
+        self.left_out = LeftOut()
 
     @cached_property
     def digest(self) -> str:
@@ -233,17 +293,39 @@ class ShardReader:
         A column that a pair lacks is None in it.
         """
         try:
-            yield from self._batches(list(dict.fromkeys([KEY, *wanted])), size)
-        except ValueError as error:
-            raise DamagedShardError(str(error)) from error
+            for batch in self._batches(list(dict.fromkeys([KEY, *wanted])), size):
+                for name in self.texts:
+                    if name in batch:
+                        batch[name] = self._one_text(name, batch[name], batch[KEY])
+                for name in dict.fromkeys([*self.texts, IMAGE]):
+                    for key, value in zip(batch[KEY], batch.get(name, ()), strict=False):
+                        if value is None or (isinstance(value, str) and not value.strip()):
+                            self.left_out.add(f"pairs without `{name}`", 1, key)
+                yield batch
+        except (ValueError, TypeError, LookupError, AttributeError, pa.ArrowException) as error:
+            plain = str(error) if isinstance(error, ValueError) else repr(error)
+            raise DamagedShardError(f"{'' if str(self.path) in plain else f'{self.path}: '}{plain}") from error
+
+    def _one_text(self, name: str, values: Sequence[Any], keys: Sequence[str]) -> list[Any]:
+        """Texts and conversations; anything else is counted, and None."""
+        found = [value if value is None or isinstance(value, str) else as_texts(value) for value in values]
+        for row, value in enumerate(found):
+            if isinstance(value, list) and value and isinstance(value[0], str):
+                found[row] = value[0] if len(value) == 1 else None
+                several = "lists of several texts (`load_captioned` makes a row of each)"
+                self.left_out.add(f"`{name}` that are {several}", len(value) > 1, keys[row])
+            elif value is None and not is_missing(values[row]):
+                self.left_out.add(f"`{name}` that are no text", 1, f"{keys[row]}: {values[row]!r}")
+        return found
 
     def _batches(self, names: Sequence[str], size: int) -> Iterator[dict[str, list[Any]]]:
         if self.kind == "parquet":
             yield from self._parquet(names, size)
             return
         rows: list[dict[str, Any]] = []
-        read = self._tar if self.kind == "tar" else self._files
-        for row in read(IMAGE in names):
+        for row in self.samples(IMAGE in names):
+            if FAULT in row:
+                self.left_out.add("records that are no JSON objects", 1, row[FAULT])
             rows.append(row)
             if len(rows) == size:
                 yield {name: [row.get(name) for row in rows] for name in names}
@@ -252,74 +334,147 @@ class ShardReader:
             yield {name: [row.get(name) for row in rows] for name in names}
 
     def _parquet(self, names: Sequence[str], size: int) -> Iterator[dict[str, list[Any]]]:
-        with reading(self.path, _REMEDY):
-            file = pq.ParquetFile(self.path)
-        found = file.schema_arrow.names
-        columns = {name: place for name in names if (place := self._place(name, found)) is not None}
         start = 0
-        with reading(self.path, _REMEDY):
-            for batch in file.iter_batches(size, columns=list(dict.fromkeys(columns.values()))):
-                values = {name: batch.column(place).to_pylist() for name, place in columns.items()}
-                keys = values.get(KEY) or range(start, start + len(batch))
-                values[KEY] = [str(key) for key in keys]
-                if IMAGE in values:
-                    values[IMAGE] = [
-                        {"bytes": cell, "path": None} if isinstance(cell, bytes) else cell for cell in values[IMAGE]
-                    ]
-                    _validate_embedded(values[IMAGE])
-                start += len(batch)
-                yield {name: values.get(name, [None] * len(batch)) for name in names}
+        for batch, places in self._record_batches(names, size):
+            columns = {name: batch.column(place) for name, place in places.items()}
+            if IMAGE in columns:
+                columns[IMAGE] = self._embedded(columns[IMAGE])
+            values = {name: column.to_pylist() for name, column in columns.items()}
+            values[KEY] = _keys(values.get(KEY, [None] * len(batch)), start)
+            start += len(batch)
+            yield {name: values.get(name, [None] * len(batch)) for name in names}
+
+    def _record_batches(self, names: Sequence[str], size: int) -> Iterator[tuple[pa.RecordBatch, dict[str, str]]]:
+        """The rows of a Parquet file, and what the columns are called in it that it has."""
+        with reading(self.path, AGAIN):
+            file = pq.ParquetFile(self.path)
+            found = file.schema_arrow.names
+            places = {name: place for name in names if (place := self._place(name, found)) is not None}
+            for batch in file.iter_batches(size, columns=list(dict.fromkeys(places.values()))):
+                yield batch, places
+
+    def _embedded(self, images: pa.Array) -> pa.Array:
+        """Images as structs of their bytes and a path; names of files are not opened, and None."""
+        kind, paths = images.type, pa.nulls(len(images), pa.string())
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            content = pc.struct_field(images, "bytes")
+            if kind.get_field_index("path") >= 0:
+                paths = pc.struct_field(images, "path").cast(pa.string())
+            named = pc.and_(pc.is_null(content), pc.is_valid(paths))
+        else:
+            texts = pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+            content, named = images, pc.is_valid(images)
+            if not texts:
+                content, named = images.cast(pa.binary()), pa.repeat(False, len(images))
+        count = pc.sum(named).as_py() or 0
+        if count:
+            first = images.filter(named)[0].as_py()
+            if count == len(images) - images.null_count:
+                raise ValueError(
+                    f"{count} rows name images in place of holding their bytes, such as {first!r:.80}. Such files are "
+                    "not opened: write the bytes into the shard, or load the data with `load_captioned`."
+                )
+            self.left_out.add("images that are names of files (not opened)", count, first)
+        there = pc.and_(pc.is_valid(images), pc.invert(named))
+        return pa.StructArray.from_arrays([content.cast(pa.binary()), paths], ["bytes", "path"], mask=pc.invert(there))
 
     def _place(self, name: str, found: Sequence[str]) -> str | None:
         """What a column is called in a Parquet file."""
-        other = {KEY: _KEYS, CAPTION: (CAPTION, "txt", "text"), IMAGE: (IMAGE, *(end[1:] for end in _IMAGES))}
+        other = {KEY: _KEYS, CAPTION: (CAPTION, "txt", "text"), IMAGE: (IMAGE, *(end[1:] for end in IMAGES))}
         places = [self.theirs[name]] if name in self.theirs else other.get(name, (name,))
         return next((place for place in places if place in found), None)
 
-    def _tar(self, images: bool) -> Iterator[dict[str, Any]]:
-        """The samples of an archive: neighbouring files whose names differ behind their first dot alone."""
-        key, sample, done = None, {}, 0
+    @contextmanager
+    def _files(self) -> Iterator[tuple[list[str], Callable[[int], bytes]]]:
+        """The names of the files of an archive or folder, and what reads one by its number."""
+        if self.kind == "files":
+            kinds = {file: special_file(file) for file in sorted(self.path.iterdir())}
+            files = [file for file, kind in kinds.items() if kind is None]
+            for file, kind in kinds.items():
+                self.left_out.add("FIFOs, sockets and devices (not opened)", kind not in (None, "folder"), file.name)
+            if not self.allow_outside:
+                validate_inside([str(file.absolute()) for file in files], [self.path], self.path)
+            yield [file.name for file in files], lambda number: files[number].read_bytes()
+            return
         try:
-            with self.path.open("rb") as archive:
-                for member, offset, size in archive_members(self.path):
-                    folder, slash, name = member.rpartition("/")
-                    stem, _, ending = name.partition(".")
-                    stem, ending = folder + slash + stem, f".{ending.lower()}"
-                    if key is not None and stem != key:
-                        yield self._sample(key, sample)
-                        sample, done = {}, done + 1
-                    key = stem
-                    if ending in (".txt", ".json") or (ending in _IMAGES and images):
-                        archive.seek(offset)
-                        sample[ending] = archive.read(size)
+            members = list(archive_members(self.path, self.left_out))
         except (tarfile.ReadError, EOFError) as error:
-            raise ValueError(f"{self.path} cannot be read behind sample {done:,} ({error}). {_REMEDY}") from error
-        if key is not None:
-            yield self._sample(key, sample)
+            raise ValueError(f"{self.path} cannot be read to its end ({error}). {AGAIN}") from error
+        with self.path.open("rb") as archive:
 
-    def _files(self, images: bool) -> Iterator[dict[str, Any]]:
-        stems: dict[str, dict[str, Path]] = {}
-        validate_inside([str(file.absolute()) for file in self.path.iterdir()], [self.path], self.path)
-        for file in sorted(self.path.iterdir()):
-            stems.setdefault(file.stem, {})[file.suffix.lower()] = file
-        for stem, files in stems.items():
-            endings = [end for end in files if end in (".txt", ".json") or (end in _IMAGES and images)]
-            yield self._sample(stem, {ending: files[ending].read_bytes() for ending in endings})
+            def read(number: int) -> bytes:
+                archive.seek(members[number][1])
+                return archive.read(members[number][2])
 
-    def _sample(self, key: str, sample: Mapping[str, bytes]) -> dict[str, Any]:
+            yield [name for name, _, _ in members], read
+
+    def samples(self, images: bool = True) -> Iterator[dict[str, Any]]:
+        """The samples of an archive or folder as rows, with all that their records say."""
+        with self._files() as (names, read):
+            for sample in group_samples(names, self.left_out):
+                yield self._row(sample, names, read, images)
+
+    def _row(self, sample: Sample, names: Sequence[str], read: Callable[[int], bytes], images: bool) -> dict[str, Any]:
         """The columns of a sample: its image, its text, and what its JSON says."""
-        row: dict[str, Any] = {}
-        if ".json" in sample:
-            with reading(f"{self.path}: the record of sample {key!r}", _REMEDY):
-                row.update(parse_json(sample[".json"]))
-        image = next((sample[ending] for ending in _IMAGES if ending in sample), None)
-        row[IMAGE] = None if image is None else {"bytes": image, "path": None}
-        if ".txt" in sample:
-            row[CAPTION] = sample[".txt"].decode("utf-8", "replace")
+        key, files = storable(sample.key), sample.files
+        chosen = {ours: f".{theirs}" for ours, theirs in self.theirs.items() if f".{theirs}" in files}
+        record, image = self._only(sample, RECORDS), chosen.pop(IMAGE, None)
+        row = {} if record is None else self._record(key, read(files[record]))
         for ours, theirs in self.theirs.items():
             row[ours] = row.get(theirs)
+        if IMAGE not in self.theirs:
+            image = self._only(sample, IMAGES)
+        if CAPTION not in self.theirs and (text := self._only(sample, TEXTS)):
+            chosen[CAPTION] = text
+        row[IMAGE] = None
+        if image and images:
+            path = str(self.path.absolute() / names[files[image]])
+            path = path if self.paths and storable(path) == path else None
+            row[IMAGE] = {"bytes": None if path else read(files[image]), "path": path}
+        for ours, ending in chosen.items():
+            row[ours] = self._text(key, read(files[ending]))
         row[KEY] = key
+        if len(files) == bool(image) + bool(record) + len(chosen):
+            return row
+        unread = [ending for ending in files if ending not in (image, record, *chosen.values())]
+        if len(unread) == len(files):
+            self.left_out.add("samples none of whose files is read", 1, f"{key}: {', '.join(files)}")
+            return row
+        for ending in unread:
+            if not (ending in TEXTS and CAPTION in self.theirs) and not (ending in IMAGES and IMAGE in self.theirs):
+                self.left_out.add(f"files `{ending}` of samples (not read)", 1, key)
         return row
+
+    def _only(self, sample: Sample, kind: Sequence[str]) -> str | None:
+        """The ending of a sample's file of one kind; None where there is none, or it is not known which."""
+        endings = sample.candidates(kind)
+        if len(endings) > 1 and endings[0] not in kind:
+            name = IMAGE if kind is IMAGES else CAPTION
+            reason = f"samples of which it is not known which file is the {name} (columns={{'{name}': ...}} names it)"
+            self.left_out.add(reason, 1, f"{sample.key}: {', '.join(endings)}")
+            return None
+        return endings[0] if endings else None
+
+    def _text(self, key: str, content: bytes) -> str:
+        text = content.decode("utf-8-sig", "replace")
+        if "\ufffd" in text:
+            self.left_out.add("texts that are not UTF-8 (what cannot be read is replaced)", 1, key)
+        return text
+
+    def _record(self, key: str, content: bytes) -> dict[str, Any]:
+        """The record of a sample, from JSON; a damaged one is a fault of its row."""
+        try:
+            record = parse_json(content)
+            if not isinstance(record, dict):
+                raise ValueError(f"it is no object: {record!r:.80}")
+        except ValueError as error:
+            return {FAULT: f"the record of sample {key!r} is damaged ({error})"}
+        if b"\\ud" in content.lower():
+            text = json.dumps(record, ensure_ascii=False)
+            if (whole := storable(text, "replace")) != text:
+                self.left_out.add("texts with half of a character (replaced by \ufffd)", 1, key)
+                record = parse_json(whole)
+        return record
 
     def features(self, keep: Sequence[str] | None = None) -> Features:
         """The columns of its pairs and their types, under our names: of an archive by its first pairs.
@@ -327,16 +482,23 @@ class ShardReader:
         Values of several types in one column of JSON are texts.
         """
         if self.kind == "parquet":
-            with reading(self.path, _REMEDY):
+            with reading(self.path, AGAIN):
                 schema = pq.read_schema(self.path)
             theirs = Features.from_arrow_schema(schema)
             places = {name: self._place(name, schema.names) for name in (KEY, IMAGE, CAPTION, *self.theirs)}
             found = {name: theirs[place] for name, place in places.items() if place}
             found |= {name: theirs[name] for name in schema.names if name not in places.values()}
+            views = {"string_view": "string", "binary_view": "binary"}  # which pyarrow cannot take rows of
+            found |= {
+                name: Value(views[kind.dtype])
+                for name, kind in found.items()
+                if isinstance(kind, Value) and kind.dtype in views
+            }
         else:
-            read = self._tar if self.kind == "tar" else self._files
-            rows = list(islice(read(True), _FIRST))
+            reader = ShardReader(self.path, self.kind, self.theirs, paths=True, allow_outside=self.allow_outside)
+            rows = list(islice(reader.samples(), _FIRST))
             names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
+            names.pop(FAULT, None)
             values = {name: _array([row.get(name) for row in rows]) for name in names if name != IMAGE}
             found = dict(Features.from_arrow_schema(pa.table(values).schema))
             found |= {IMAGE: Image()} if IMAGE in names else {}
@@ -357,43 +519,75 @@ class ShardReader:
         try:
             if self.kind != "parquet":
                 for batch in self._batches(list(features), size):
-                    yield pa.table({field.name: _array(batch[field.name], field.type) for field in schema}, schema)
+                    for field in schema:
+                        if field.name in self.texts and pa.types.is_string(field.type):
+                            batch[field.name] = self._one_text(field.name, batch[field.name], batch[KEY])
+                    columns = {field.name: self._column(field, batch[field.name]) for field in schema}
+                    yield pa.table(columns, schema)
                 return
-            with reading(self.path, _REMEDY):
-                file = pq.ParquetFile(self.path)
-            places = {name: self._place(name, file.schema_arrow.names) for name in features}
-            with reading(self.path, _REMEDY):
-                for batch in file.iter_batches(size * 16, columns=list(filter(None, places.values()))):
-                    columns = {name: batch.column(place) for name, place in places.items() if place}
-                    columns.setdefault(KEY, pa.array(map(str, range(start, start + len(batch)))))
-                    if IMAGE in columns and not pa.types.is_struct(columns[IMAGE].type):
-                        paths = pa.nulls(len(batch), pa.string())
-                        content = columns[IMAGE].cast(pa.binary())
-                        columns[IMAGE] = pa.StructArray.from_arrays([content, paths], ["bytes", "path"])
-                    if IMAGE in columns and pc.struct_field(columns[IMAGE], "bytes").null_count:
-                        _validate_embedded(columns[IMAGE].to_pylist())
-                    start += len(batch)
-                    yield pa.table([columns[name].cast(schema.field(name).type) for name in features], schema=schema)
+            for batch, places in self._record_batches(list(features), size * 16):
+                columns = {name: batch.column(place) for name, place in places.items()}
+                keys = columns[KEY].to_pylist() if KEY in columns else [None] * len(batch)
+                columns[KEY] = pa.array(_keys(keys, start), pa.string())
+                if IMAGE in columns:
+                    columns[IMAGE] = self._embedded(columns[IMAGE])
+                start += len(batch)
+                yield pa.table([columns[name].cast(schema.field(name).type) for name in features], schema=schema)
         except (ValueError, TypeError, pa.ArrowException) as error:
             raise DamagedShardError(f"{self.path} behind row {start:,}: {error}") from error
+
+    def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+        """Values of JSON as a column of a known type; those of another type are counted, and null."""
+        try:
+            return _array(values, field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            found = [None if value is None else fitting(value, field.type) for value in values]
+            odd = [value for value, fit in zip(values, found, strict=True) if fit is None and value is not None]
+            if found.count(None) == len(found) > 1:
+                raise
+            self.left_out.add(f"values of `{field.name}` that are no {field.type}", len(odd), repr(odd[0]))
+            return pa.array(found, field.type)
+
+
+def _keys(keys: Sequence[Any], start: int) -> list[str]:
+    """The keys of rows as texts, their number where they have none."""
+    return [str(start + row if key is None else key) for row, key in enumerate(keys)]
+
+
+def fitting(value: Any, kind: pa.DataType) -> Any:
+    """A value of JSON as one of a type, None where it is none; texts are of anything."""
+    try:
+        return pa.array([value], kind)[0].as_py()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return str(value) if pa.types.is_string(kind) else None
 
 
 def _array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
     """Values of JSON as a column; texts where they are to be, and where they have several types."""
     try:
         return pa.array(values, kind)
-    except pa.ArrowException:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         if kind not in (None, pa.string()):
             raise
         return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
-def _validate_embedded(images: Sequence[Any]) -> None:
-    """Raises a `ValueError` where rows name images in place of holding them."""
-    named = [cell for cell in images if not (cell is None or (isinstance(cell, dict) and "bytes" in cell))]
-    named += [cell for cell in images if isinstance(cell, dict) and cell.get("bytes") is None and cell.get("path")]
-    if named:
-        raise ValueError(
-            f"{len(named)} rows name images in place of holding their bytes, such as {named[0]!r:.80}. Such files are "
-            "not opened: write the bytes into the shard, or load the data with `load_captioned`."
-        )
+def as_texts(value: Any) -> Any:
+    """A list of texts, or a conversation; None for anything else, and for an empty list."""
+    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        return list(value) or None
+    return value if is_conversation(value) else None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of JSON stands for none."""
+    return value is None or value == [] or (isinstance(value, float) and math.isnan(value))
+
+
+def storable(text: str, errors: str = "backslashreplace") -> str:
+    """A text that UTF-8 can hold: bytes of names that are none, and halves of characters, are replaced."""
+    if text.isascii():
+        return text
+    if errors == "replace":
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", errors)

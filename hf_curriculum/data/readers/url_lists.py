@@ -28,10 +28,9 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import digest, parse_json, reading, write_atomically
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import IMAGE_SUFFIXES
 from hf_curriculum.data.readers.img2dataset import (
-    AGAIN,
-    IMAGE_SUFFIXES,
-    URL,
     Downloads,
     finished_shards,
     is_img2dataset,
@@ -39,7 +38,9 @@ from hf_curriculum.data.readers.img2dataset import (
     log_downloads,
 )
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.readers.redcaps import is_redcaps, read_redcaps
+from hf_curriculum.data.readers.redcaps import is_redcaps, read_redcaps, with_faults, without_faults
+from hf_curriculum.data.readers.shards import AGAIN
+from hf_curriculum.data.readers.webdataset import URL, refuse
 from hf_curriculum.data.text import cached_arrow, ending, open_text
 from hf_curriculum.provenance import replace_table
 
@@ -158,14 +159,17 @@ def is_url_list(path: Path) -> bool:
     return isinstance(record, dict) and all(field in record for field in _NARRATIVE)
 
 
-def read_url_list(path: str | Path) -> pa.Table:
-    """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url`."""
+def read_url_list(path: str | Path, reject: Callable[[str], None] = refuse) -> pa.Table:
+    """The rows of a URL list: `caption`, `image_id` (the address, or the narratives' id), `url`.
+
+    `reject` is told of each line that cannot be read; by default it is an error.
+    """
     path = Path(path)
     if is_redcaps(path):
-        return read_redcaps(path).select(_LISTED.names)
+        return read_redcaps(path, reject).select(_LISTED.names)
     status = path.stat()
-    facts = ["addresses", 1, str(path.resolve()), status.st_size, status.st_mtime_ns]
-    return cached_arrow(facts, lambda: _batches(path), _LISTED).data.table
+    facts = ["addresses", 2, str(path.resolve()), status.st_size, status.st_mtime_ns]
+    return without_faults(cached_arrow(facts, lambda: _batches(path), with_faults(_LISTED)).data.table, reject)
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -174,11 +178,17 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         found = read(file, path)
         while part := list(islice(found, _ROWS)):
             columns = zip(*part, strict=True)
-            yield pa.record_batch([pa.array(values, pa.string()) for values in columns], schema=_LISTED)
+            yield pa.record_batch([pa.array(values, pa.string()) for values in columns], with_faults(_LISTED))
 
 
 def load_url_list(
-    path: str | Path, images: str | Path, *, num_proc: int | None = None, allow_outside: bool = False
+    path: str | Path,
+    images: str | Path,
+    *,
+    num_proc: int | None = None,
+    allow_outside: bool = False,
+    reject: Callable[[str], None] = refuse,
+    left_out: LeftOut | None = None,
 ) -> Dataset:
     """The rows of a URL list whose images were downloaded, with them; the others are counted by reason and logged.
 
@@ -191,6 +201,8 @@ def load_url_list(
         images: an output folder of `img2dataset`, or for narratives also a folder of images.
         num_proc: processes that read an output folder.
         allow_outside: read images that links in the folder lead to elsewhere, see `load_captioned`.
+        reject: is told of each line or sample that cannot be read; by default an error.
+        left_out: counts what is left out of the output folder; by default logged.
 
     Returns:
         One row per caption: `image`, `caption`, `image_id`, `url`. Images are not copied, unless one of them has more
@@ -206,10 +218,12 @@ def load_url_list(
     path, folder = Path(path), Path(images)
     if not folder.is_dir():
         raise FileNotFoundError(f"The folder of images {folder} does not exist. Give another as `images=`.")
-    rows = read_url_list(path)
+    rows = read_url_list(path, reject)
     by_address = rows[URL].null_count == 0
     if is_img2dataset(folder):
-        found = load_img2dataset(folder, num_proc=num_proc, allow_outside=allow_outside)
+        found = load_img2dataset(
+            folder, num_proc=num_proc, allow_outside=allow_outside, reject=reject, left_out=left_out
+        )
         names = found.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string())
         reasons = _failures(folder)
     elif by_address:
@@ -218,9 +232,7 @@ def load_url_list(
             f"a file is from. Download the list with it: `img2dataset --url_list {path.name} ...`."
         )
     else:
-        files = sorted(
-            str(file.absolute()) for file in folder.rglob("*") if file.suffix.lower() in (*IMAGE_SUFFIXES, ".jpeg")
-        )
+        files = sorted(str(file.absolute()) for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
         if not allow_outside:
             validate_inside(files, [folder], folder)
         found = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
@@ -294,7 +306,8 @@ def _columns_of(line: str) -> tuple[int, int] | None:
     return (1 - addresses.index(True), addresses.index(True)) if sum(addresses) == 1 else None
 
 
-def _read_tsv(file: Any, path: Path) -> Iterator[tuple[str, str, str]]:
+def _read_tsv(file: Any, path: Path) -> Iterator[tuple[str | None, ...]]:
+    """Caption, image id, address, and why a line cannot be read."""
     order = None
     for number, line in enumerate(file, 1):
         if not line.strip():
@@ -302,33 +315,39 @@ def _read_tsv(file: Any, path: Path) -> Iterator[tuple[str, str, str]]:
         cells = line.rstrip("\r\n").split("\t")
         order = order or _columns_of(line.rstrip("\r\n"))
         if order is None or len(cells) != 2 or not _ADDRESS.match(cells[order[1]].strip()):
-            raise ValueError(
+            problem = (
                 f"Line {number} of {path} is {line[:80]!r}, and a caption and an address with a tab between them are "
-                "needed, in the order of the first line. Correct the file, or load it with a header by load_captioned."
+                "needed, in the order of the first line."
             )
+            yield None, None, None, problem
+            continue
         address = cells[order[1]].strip()
-        yield cells[order[0]], address, address
+        yield cells[order[0]], address, address, None
 
 
-def _read_narratives(file: Any, path: Path) -> Iterator[tuple[str, str, None]]:
+def _read_narratives(file: Any, path: Path) -> Iterator[tuple[str | None, ...]]:
+    """Caption, image id, address, and why a line cannot be read."""
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         try:
             record = parse_json(line)
-            yield record["caption"], str(record["image_id"]), None
+            if not isinstance(record["caption"], str | None):
+                raise TypeError(f"its caption is {record['caption']!r:.80}")
+            yield record["caption"], str(record["image_id"]), None, None
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(
+            problem = (
                 f"Line {number} of {path} is no narrative ({error!r}): {line[:80]!r}. Each line is an object with "
-                f"{list(_NARRATIVE)}. Download the file again."
-            ) from error
+                f"{list(_NARRATIVE)}."
+            )
+            yield None, None, None, problem
 
 
 def _failures(folder: Path) -> pa.Table:
     """Why `img2dataset` has no image of an address, from the tables of its shards."""
     parts = [_FAILED.empty_table()]
     for shard in finished_shards(folder):
-        table = folder / f"{shard}.parquet"
+        table = folder.absolute() / f"{shard}.parquet"  # pyarrow takes `a:b` for an address
         if not table.is_file():
             continue
         with reading(table, AGAIN):

@@ -16,7 +16,6 @@ import pytest
 from PIL import Image
 
 from hf_curriculum import NounCount, Phases, add_scores, load_captioned, make_plan
-from hf_curriculum.data.readers import img2dataset
 from hf_curriculum.data.readers.img2dataset import Downloads, load_img2dataset, read_downloads
 from hf_curriculum.data.readers.url_lists import _failures, is_url_list, load_url_list, read_url_list
 
@@ -190,9 +189,7 @@ class TestRecords:
         content = (folder / "00000.parquet").read_bytes()
         (folder / "00000.parquet").write_bytes(content[:-20])
         for read in (load_img2dataset, _failures):
-            with pytest.raises(
-                ValueError, match=r"00000\.parquet is damaged \(ArrowInvalid: .*img2dataset download it"
-            ):
+            with pytest.raises(ValueError, match=r"00000\.parquet is damaged \(ArrowInvalid: .*Download it again"):
                 read(folder)
 
     def test_files_that_were_deleted_since(self, tmp_path, caplog):
@@ -258,6 +255,16 @@ class TestConceptualCaptions:
             load_captioned(tar, images=tar)
         with pytest.raises(ValueError, match="has one split, and its columns are fixed"):
             load_captioned(tar, split="train")
+
+    def test_lines_that_cannot_be_read_are_named_or_left_out_and_counted(self, tmp_path):
+        lines = [f"{URLS[0]}\ta dog", f"{URLS[1]}\ta\ttab too many", "no tab", f"{URLS[2]}\tcats"]
+        (tmp_path / "list.tsv").write_text("\n".join(lines))
+        with pytest.raises(ValueError, match=r"Line 2 of .*list\.tsv is 'https.*bad_rows='drop'"):
+            load_captioned(tmp_path / "list.tsv", images=False)
+        for _ in range(2):  # read, and read from the cache
+            pairs = load_captioned(tmp_path / "list.tsv", images=False, bad_rows="drop")
+            assert (pairs["caption"][:], pairs["url"][:]) == (["a dog", "cats"], [URLS[0], URLS[2]])
+            assert "rows that cannot be read: 2 (Line 2 of" in pairs.info.description
 
     def test_other_tables_are_not_taken_for_lists(self, tmp_path):
         for text in ("caption\tfile_name\n", "a dog\ta.jpg\n", f"a\t{URLS[0]}\tb\n", f"{URLS[0]}\t{URLS[1]}\n", ""):
@@ -339,10 +346,29 @@ class TestNarratives:
         assert again.equals(listed)
         assert pa.total_allocated_bytes() - before < 10_000  # memory-mapped
 
+    def test_narratives_that_cannot_be_read_are_left_out_and_counted(self, narratives):
+        odd = ['{"image_id": "1"}', "{", "[1]", '{"image_id": "1", "caption": 7}']
+        narratives.write_text(narratives.read_text() + "\n".join(odd))
+        pairs = load_captioned(narratives, images=False, bad_rows="drop")
+        assert len(pairs) == 4
+        assert "rows that cannot be read: 4 (Line 5 of" in pairs.info.description
+
     def test_a_line_that_is_no_narrative(self, narratives):
         narratives.write_text(narratives.read_text() + '{"image_id": "1"}\n')
         with pytest.raises(ValueError, match=r"Line 5 of .* is no narrative \(KeyError\('caption'\)\)"):
             read_url_list(narratives)
+
+
+def test_what_was_saved_beside_captions_is_kept_and_ids_without_addresses_are_of_the_content(tmp_path):
+    for name, shift in (("one", 0), ("two", 2)):
+        folder = write_shard(tmp_path / name, "00000", [shift], "webdataset")
+        with tarfile.open(folder / "00000.tar", "w") as tar:
+            add_member(tar, "000000000.jpg", image(shift))
+            add_member(tar, "000000000.json", json.dumps({"caption": name, "uid": f"u{shift}", "width": 8}).encode())
+    pairs = [load_captioned(tmp_path / name) for name in ("one", "two", "one")]
+    assert pairs[0].column_names == ["image", "caption", "image_id", "url", "key", "uid"]
+    assert [part["uid"][0] for part in pairs] == ["u0", "u2", "u0"]
+    assert len({part["image_id"][0] for part in pairs}) == 2
 
 
 def test_what_is_there_is_no_warning(tmp_path, caplog):
@@ -372,10 +398,12 @@ def test_processes_are_no_more_than_shards(tmp_path, monkeypatch, given, process
     seen, real = [], datasets.Dataset.from_generator
 
     def recorded(rows, **options):
-        seen.append({**options, "gen_kwargs": [name for name, _, _ in options["gen_kwargs"]["shards"]]})
+        seen.append({**options, "gen_kwargs": [shard.address for shard in options["gen_kwargs"]["shards"]]})
         return real(rows, **{**options, "num_proc": None})
 
     monkeypatch.setattr(datasets.Dataset, "from_generator", recorded)
     assert load_img2dataset(tmp_path / "cc", num_proc=given)["caption"][0] == "\ufffd"
     shards = [str(tmp_path / "cc" / name) for name in ("00000", "00001")]
-    assert seen == [{"features": img2dataset.FEATURES, "gen_kwargs": shards, "num_proc": processes}]
+    features = seen[0].pop("features")
+    assert list(features) == ["image", "caption", "image_id", "url", "key", "__left_out__"]
+    assert seen == [{"gen_kwargs": shards, "num_proc": processes}]

@@ -359,6 +359,13 @@ def test_what_is_handed_on_to_each_kind_of_download(tmp_path, monkeypatch):
     for source, folder in ((tars, None), (red, None), (red, images), (red, tars), (urls, images)):
         load.load_captioned(source, images=folder, num_proc=3, allow_outside=True, check_images=False)
     both = {"num_proc": 3, "allow_outside": True}
+    handed_on = [
+        {name: options.pop(name) for name in ("reject", "left_out") if name in options} for *_, options in given
+    ]
+    assert all(
+        each["reject"].__self__.left_out is each.get("left_out", each["reject"].__self__.left_out)
+        for each in handed_on
+    )
     assert given == [
         ("load_img2dataset", (tars,), both),
         ("load_redcaps", (red, None), {"allow_outside": True}),

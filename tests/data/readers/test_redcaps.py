@@ -81,7 +81,11 @@ def test_without_images(folder, tmp_path):
     ("change", "match"),
     [
         (lambda text: text[:-3], r"dog_2017\.json cannot be read as annotations of RedCaps \(JSONDecodeError"),
-        (lambda text: text.replace('"image_id": "id2"', '"id": "id2"'), r"RedCaps \(KeyError\('image_id'\)"),
+        (
+            lambda text: text.replace('"image_id": "id2"', '"id": "id2"'),
+            r"Annotation 1 of .*dog_2017\.json is .*bad_rows='drop'",
+        ),
+        (lambda _: '{"annotations": {"url": 1, "raw_caption": 2, "subreddit": 3}}', "`annotations` is"),
     ],
 )
 def test_damaged(folder, change, match):
@@ -89,6 +93,17 @@ def test_damaged(folder, change, match):
     file.write_text(change(file.read_text()))
     with pytest.raises(ValueError, match=match):
         load_captioned(folder)
+
+
+def test_annotations_that_cannot_be_read_are_left_out_and_counted(folder):
+    file = folder / "annotations" / "dog_2017.json"
+    content = json.loads(file.read_text())
+    content["annotations"][1]["caption"] = ["a", "list"]
+    content["annotations"] += ["no object", {"url": None}]
+    file.write_text(json.dumps(content))
+    pairs = load_captioned(folder, bad_rows="drop")
+    assert pairs["image_id"][:] == ["id3", "id1"]
+    assert "rows that cannot be read: 3 (Annotation 1 of" in pairs.info.description
 
 
 def test_names_and_links_that_lead_outside(folder, tmp_path):
