@@ -15,6 +15,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import kind_of, special_file
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder, validate_inside
@@ -150,13 +151,14 @@ def validate_unused(options: Mapping[str, Any], because: str) -> None:
 def keep_readable(
     splits: dict[str, Dataset], decode: bool, *, column: str = IMAGE, **options: Any
 ) -> dict[str, Dataset]:
-    """The splits without unreadable images; where these are not decoded, no image may be a FIFO or a device."""
+    """The splits without unreadable images, each of an id of its own; none may be a FIFO or a device."""
     with_images = {name: part for name, part in splits.items() if column in part.column_names}
     if decode:
-        return splits | drop_unreadable_images(with_images, column=column, **options)
+        with_images = drop_unreadable_images(with_images, column=column, **options)
     for part in with_images.values():
         validate_regular_files(part, column)
-    return splits
+        validate_image_ids(part, column=column)
+    return splits | with_images
 
 
 def one_or_all(splits: dict[str, Dataset]) -> Dataset | DatasetDict:
