@@ -42,7 +42,7 @@ class NameMatches(NamedTuple):
         """Raises a `ValueError` where a short name of `source` stands for two."""
         for name, (short, first, second) in self.ambiguous.items():
             raise ValueError(
-                f"Whose {name!r} in {source} is cannot be known: {short!r} stands for {first!r} and {second!r}, so one "
+                f"Whose {name!r} in {source} is cannot be known: {short!r} stands for {first!r} and {second!r}. One "
                 f"would get what belongs to the other ({len(self.ambiguous):,} such names). Write names with their "
                 "folders on both sides."
             )
@@ -232,9 +232,9 @@ def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
 def _of_two(image_id: Any, first: str, second: str, more: str = "") -> str:
     return (
         f"`{IMAGE_ID}` {image_id!r} stands for two images, {first} and {second}{more}: captions, scores and features "
-        "of one would be taken for the other's. Where sources were joined that number alike, write each source's name "
-        f"before its ids first: `data = data.map(lambda row: {{'{IMAGE_ID}': f\"coco/{{row['{IMAGE_ID}']}}\"}})`. In a "
-        f"table name another column: `load_captioned(..., columns={{'{IMAGE_ID}': 'file_name'}})`."
+        "of one would be taken for the other's. Where sources were joined that number alike, write each one's name "
+        f"before its ids first: `data = data.map(lambda row: {{'{IMAGE_ID}': f\"coco/{{row['{IMAGE_ID}']}}\"}})`. In "
+        f"a table name another column: `load_captioned(..., columns={{'{IMAGE_ID}': 'file_name'}})`."
     )
 
 
@@ -269,7 +269,7 @@ def _different(keys: Mapping[str, str | None]) -> list[str] | None:
 
 
 def validate_same_image(image_id: Any, images: Sequence[Any]) -> None:
-    """Raises a `ValueError` where images of a batch that share an id differ: stored ones, paths, PIL images, arrays."""
+    """Raises a `ValueError` where images that share an id differ: stored ones, paths, PIL images or arrays."""
     for other in images[1:]:
         if not _is_same(images[0], other):
             raise ValueError(_of_two(image_id, _called(images[0]), _called(other)))

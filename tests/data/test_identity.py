@@ -132,9 +132,7 @@ def two(tmp_path, monkeypatch):
     return parts
 
 
-REFUSED = (
-    r"`image_id` '1' stands for two images, .*one/1\.png' and .*other/1\.png'.*write each source's name .*data\.map"
-)
+REFUSED = r"`image_id` '1' stands for two images, .*one/1\.png' and .*other/1\.png'.*write each one's name .*data\.map"
 
 
 def test_the_remedy_of_the_error_is_code_that_helps(two):

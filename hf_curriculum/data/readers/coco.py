@@ -353,8 +353,8 @@ def _class_names(path: Path, categories: list[dict[str, Any]], needed: bool) -> 
     if twice is not None:
         ids = [number for number, name in names.items() if name == twice]
         raise NoClassesError(
-            f"{path} has two categories called {twice!r} (ids [{', '.join(ids)}]): as one class they would be mixed, as "
-            "two they could not be told apart. Rename one of them, or give its annotations the other's id."
+            f"{path} has two categories called {twice!r} (ids [{', '.join(ids)}]): as one class they would be mixed, "
+            "as two they could not be told apart. Rename one of them, or give its annotations the other's id."
         )
     return names
 
