@@ -210,11 +210,20 @@ def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
     known = (column, *(part._fingerprint for part in parts))
     if not parts or known in _VALID:
         return
-    ids = pa.chunked_array([chunk.cast(pa.large_string()) for part in parts for chunk in _ids(part)])
-    codes = ids.combine_chunks().dictionary_encode()
-    rows = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    rows = np.where(rows == codes.dictionary.index("").as_py(), -1, rows)  # an empty id is none
-    several = np.isin(rows, np.flatnonzero(np.bincount(rows[rows >= 0], minlength=1) > 1))
+    ids, rows = _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, IMAGE_ID))
+    rows = np.where(rows == ids.index("").as_py(), -1, rows)  # an empty id is none
+    if any(_held_bytes(part, column) for part in parts):
+        paths = np.arange(len(rows))
+    else:
+        paths = (
+            _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, column, "path"))[1] + 1
+        )
+    distinct = np.unique(rows[rows >= 0] * (paths.max(initial=0) + 1) + paths[rows >= 0])  # pairs of id and path
+    several = np.bincount(distinct // (paths.max(initial=0) + 1), minlength=len(ids) + 1)[rows] > 1
+    several &= rows >= 0
+    if not several.any():
+        _VALID.add(known)
+        return
     images: dict[int, dict[str, str | None]] = {}  # code → key → path
     start = 0
     for part in parts:
@@ -225,7 +234,7 @@ def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
     wrong = {code: two for code, keys in images.items() if len(keys) > 1 and (two := _different(keys))}
     if wrong:
         code, two = next(iter(wrong.items()))
-        raise ValueError(_of_two(codes.dictionary[code].as_py(), *two, f" ({len(wrong):,} ids are so)"))
+        raise ValueError(_of_two(ids[code].as_py(), *two, f" ({len(wrong):,} ids are so)"))
     _VALID.add(known)
 
 
@@ -238,9 +247,22 @@ def _of_two(image_id: Any, first: str, second: str, more: str = "") -> str:
     )
 
 
-def _ids(part: Dataset) -> Iterator[pa.Array]:
-    for batch in part.select_columns([IMAGE_ID]).with_format("arrow").iter(100_000):
-        yield from batch[IMAGE_ID].chunks
+def _chunks(part: Dataset, column: str, field: str | None = None) -> list[pa.Array]:
+    """A column, or a field of its records, in the order of the rows."""
+    values = part.data.column(column)
+    values = values if field is None else pc.struct_field(values, field)
+    return (values if part._indices is None else values.take(part._indices.column(0))).chunks
+
+
+def _held_bytes(part: Dataset, column: str) -> int:
+    contents = pc.struct_field(part.data.column(column), "bytes")
+    return len(contents) - contents.null_count
+
+
+def _codes(chunks: Iterable[pa.Array]) -> tuple[pa.Array, np.ndarray]:
+    """The distinct texts, and which of them each row has, int64 (rows,), -1 for null."""
+    found = pa.chunked_array(list(chunks), pa.large_string()).combine_chunks().dictionary_encode()
+    return found.dictionary, found.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _keys(part: Dataset, column: str, rows: np.ndarray) -> Iterator[tuple[str, str | None]]:
@@ -249,11 +271,8 @@ def _keys(part: Dataset, column: str, rows: np.ndarray) -> Iterator[tuple[str, s
     images = images if len(rows) == len(part) else images.select(rows)
     for batch in images.with_format("arrow").iter(1000):
         for chunk in batch[column].chunks:
-            storage = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
-            if not pa.types.is_struct(storage.type):
-                storage = pa.StructArray.from_arrays([storage, pa.nulls(len(storage), pa.string())], ["bytes", "path"])
-            paths = pc.struct_field(storage, "path").to_pylist()
-            for content, path in zip(pc.struct_field(storage, "bytes"), paths, strict=True):
+            paths = pc.struct_field(chunk, "path").to_pylist()
+            for content, path in zip(pc.struct_field(chunk, "bytes"), paths, strict=True):
                 yield (xxh3_128_hexdigest(content.as_buffer()) if content.is_valid else path or ""), path
 
 

@@ -151,12 +151,13 @@ def validate_unused(options: Mapping[str, Any], because: str) -> None:
 def keep_readable(
     splits: dict[str, Dataset], decode: bool, *, column: str = IMAGE, **options: Any
 ) -> dict[str, Dataset]:
-    """The splits without unreadable images, each of an id of its own; none may be a FIFO or a device."""
+    """The splits without unreadable images, ids of one image each; where none is decoded, none may be a FIFO."""
     with_images = {name: part for name, part in splits.items() if column in part.column_names}
     if decode:
         with_images = drop_unreadable_images(with_images, column=column, **options)
     for part in with_images.values():
-        validate_regular_files(part, column)
+        if not decode:
+            validate_regular_files(part, column)
         validate_image_ids(part, column=column)
     return splits | with_images
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import unicodedata
 from pathlib import Path
@@ -219,15 +218,20 @@ def test_images_that_are_not_here_or_have_no_id_are_not_compared(tmp_path):
 
 
 def test_ids_are_looked_at_once(two, monkeypatch):
-    seen = []
+    seen, chunks = [], identity._chunks
     monkeypatch.setattr(identity, "_VALID", set())
-    monkeypatch.setattr(
-        identity, "_keys", lambda *given: seen.append(given) or itertools.repeat(("", None), len(given[2]))
-    )
-    data = concatenate_datasets([two[0], two[0]])
+    monkeypatch.setattr(identity, "_chunks", lambda part, *more: seen.append(more) or chunks(part, *more))
     for _ in range(3):
-        validate_image_ids(data)
-    assert len(seen) == 1
+        validate_image_ids(two[0])
+    assert seen == [("image_id",), ("image", "path")]
+
+
+def test_rows_in_another_order_have_their_own_images(two):
+    """As a selection has them, whose table holds more rows."""
+    joined = concatenate_datasets(two)
+    validate_image_ids(joined.select([3, 0]))
+    with pytest.raises(ValueError, match=r"'2' stands for two images, .*other/2\.png' and .*one/2\.png'"):
+        validate_image_ids(joined.select([3, 0, 1]))
 
 
 def test_ids_of_a_table(tmp_path, two):

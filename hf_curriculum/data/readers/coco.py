@@ -42,7 +42,8 @@ def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
             "their own, captions_*.json; instances_*.json hold boxes, and are given with captions as `objects=`."
         )
     images = _by_id(content["images"])
-    known = [annotation for annotation in annotations if id_text(annotation["image_id"]) in images]
+    ids = [id_text(annotation["image_id"]) for annotation in annotations]
+    known = [annotation for annotation, image_id in zip(annotations, ids, strict=True) if image_id in images]
     if not known:
         raise ValueError(
             f"None of the {len(annotations)} captions of the COCO file belongs to one of its {len(images)} images "
@@ -54,11 +55,12 @@ def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
             len(annotations) - len(known),
             len(annotations),
         )
-    rows = [images[id_text(annotation["image_id"])] for annotation in known]
+    ids = [image_id for image_id in ids if image_id in images]
+    rows, names = [images[image_id] for image_id in ids], {key: _file_name(image) for key, image in images.items()}
     return {
-        FILE_NAME: [_file_name(image) for image in rows],
+        FILE_NAME: [names[image_id] for image_id in ids],
         CAPTION: [annotation["caption"] for annotation in known],
-        IMAGE_ID: [id_text(annotation["image_id"]) for annotation in known],
+        IMAGE_ID: ids,
         "caption_id": [str(annotation["id"]) if "id" in annotation else None for annotation in known],
         **shared_scalars(rows, without=("id", "file_name", IMAGE, CAPTION, IMAGE_ID)),
     }
@@ -66,11 +68,11 @@ def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
 
 def id_text(number: Any) -> str:
     """An id of COCO's as text: 9, 9.0 and "9" are one."""
-    if isinstance(number, float) and number.is_integer():
+    if type(number) is float and number.is_integer():
         number = int(number)
-    if isinstance(number, bool) or not isinstance(number, (int, str)) or number == "":
-        raise ValueError(f"An id is {number!r:.80}, and whole numbers or texts are needed.")
-    return str(number)
+    if type(number) is int or (type(number) is str and number):
+        return str(number)
+    raise ValueError(f"An id is {number!r:.80}, and whole numbers or texts are needed.")
 
 
 def _file_name(image: dict[str, Any]) -> str:

@@ -158,12 +158,26 @@ def _paths_in(root: str, layout: str, names: list[str]) -> dict[str, str]:
                     "no such folders: captions of one would stand beside the other. Give the folder that the names "
                     "begin in as `images=`."
                 )
-    paths = {name: _path_in(root, layout, name) for name in names}
-    missing = [name for name, path in paths.items() if path is None]
+    paths = {name: os.path.join(root, _LAYOUTS[layout](name)) for name in names}
+    spelled = {name: _path_in(root, layout, name) for name in _not_there(paths)}
+    missing = [name for name, path in spelled.items() if path is None]
     near = _near_file(root, missing[:100]) if missing else ""
     if near:
         logger.warning("%d of %d images are not in %s. %s", len(missing), len(names), root, near)
-    return {name: path or os.path.join(root, _LAYOUTS[layout](name)) for name, path in paths.items()}
+    return paths | {name: path for name, path in spelled.items() if path is not None}
+
+
+def _not_there(paths: dict[str, str]) -> list[str]:
+    """The names whose paths lead to no file; a folder is listed, which is quicker than many looks for files."""
+    listed: dict[str, set[str]] = {}
+    missing = []
+    for name, path in paths.items():
+        folder, _, last = path.rpartition("/")
+        if folder not in listed:
+            listed[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+        if last not in listed[folder]:
+            missing.append(name)
+    return missing
 
 
 def _near_file(folder: str | Path, names: Sequence[str]) -> str:
