@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import unicodedata
@@ -18,6 +19,10 @@ from xxhash import xxh3_128_hexdigest
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
 
+logger: logging.Logger = logging.getLogger(__name__)
+
+_FILE_NAME = "file_name"
+"""The column of a caption file's names of images."""
 ENDINGS = (
     *(".avif", ".bmp", ".gif", ".heic", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),
     *(".mat", ".npy", ".npz", ".txt", ".xml"),
@@ -196,8 +201,8 @@ _VALID: set[tuple[str, ...]] = set()
 def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
     """Raises where an `image_id` stands for images that differ, in one data set or several.
 
-    Several paths of one image are one image, by their files' content. Data without ids or images is not looked at, nor
-    are images that are not on this machine.
+    Several paths of one image are one image, by their files' content. Images that are not on this machine are not
+    compared. Where there are none, an id with several names of files is a warning.
 
     Raises:
         ValueError: two images have one id; it names them, and how ids are told apart.
@@ -207,9 +212,18 @@ def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
         for part in datasets
         if {IMAGE_ID, column} <= set(part.column_names) and isinstance(part.features[column], Image)
     ]
-    known = (column, *(part._fingerprint for part in parts))
-    if not parts or known in _VALID:
+    known = (column, *(part._fingerprint for part in datasets))
+    if known in _VALID:
         return
+    if parts:
+        _validate_images(parts, column)
+    else:
+        _warn_of_names([part for part in datasets if {IMAGE_ID, _FILE_NAME} <= set(part.column_names)])
+    _VALID.add(known)
+
+
+def _validate_images(parts: Sequence[Dataset], column: str) -> None:
+    """A `ValueError` where two images of one id differ."""
     ids, rows = _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, IMAGE_ID))
     rows = np.where(rows == ids.index("").as_py(), -1, rows)  # an empty id is none
     if any(_held_bytes(part, column) for part in parts):
@@ -221,9 +235,6 @@ def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
     distinct = np.unique(rows[rows >= 0] * (paths.max(initial=0) + 1) + paths[rows >= 0])  # pairs of id and path
     several = np.bincount(distinct // (paths.max(initial=0) + 1), minlength=len(ids) + 1)[rows] > 1
     several &= rows >= 0
-    if not several.any():
-        _VALID.add(known)
-        return
     images: dict[int, dict[str, str | None]] = {}  # code → key → path
     start = 0
     for part in parts:
@@ -235,7 +246,18 @@ def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
     if wrong:
         code, two = next(iter(wrong.items()))
         raise ValueError(_of_two(ids[code].as_py(), *two, f" ({len(wrong):,} ids are so)"))
-    _VALID.add(known)
+
+
+def _warn_of_names(parts: Sequence[Dataset]) -> None:
+    """A warning where an id has several names of files, of data without images."""
+    if parts:
+        ids, rows = _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, IMAGE_ID))
+        names, files = _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, _FILE_NAME))
+        distinct = np.unique(np.stack([rows, files])[:, (rows >= 0) & (files >= 0)], axis=1)  # (2, pairs)
+        several = np.flatnonzero(np.bincount(distinct[0], minlength=1) > 1)
+        if len(several):
+            first, second = (repr(names[code].as_py()) for code in distinct[1, distinct[0] == several[0]][:2])
+            logger.warning(_of_two(ids[several[0]].as_py(), first, second, f", as it seems ({len(several):,} ids)"))
 
 
 def _of_two(image_id: Any, first: str, second: str, more: str = "") -> str:

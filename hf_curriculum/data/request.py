@@ -158,8 +158,10 @@ def keep_readable(
     for part in with_images.values():
         if not decode:
             validate_regular_files(part, column)
+    splits = splits | with_images
+    for part in splits.values():
         validate_image_ids(part, column=column)
-    return splits | with_images
+    return splits
 
 
 def one_or_all(splits: dict[str, Dataset]) -> Dataset | DatasetDict:

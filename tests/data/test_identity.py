@@ -234,6 +234,16 @@ def test_rows_in_another_order_have_their_own_images(two):
         validate_image_ids(joined.select([3, 0, 1]))
 
 
+def test_ids_of_texts_with_several_names_are_a_warning(two, caplog):
+    """Whether they are one image is not known."""
+    texts = [part.remove_columns("image") for part in two]
+    references(concatenate_datasets(texts))
+    assert not caplog.records
+    other = texts[1].map(lambda row: {"file_name": f"other/{row['file_name']}"})
+    assert references(concatenate_datasets([texts[0], other]))["1"] == ["a red square", "a green square"]
+    assert "`image_id` '1' stands for two images, '1.png' and 'other/1.png', as it seems (2 ids)" in caplog.text
+
+
 def test_ids_of_a_table(tmp_path, two):
     (tmp_path / "t.csv").write_text("file_name,caption,image_id\none/1.png,a,7\nother/1.png,b,7\n")
     with pytest.raises(ValueError, match=r"`image_id` '7' stands for two images"):
