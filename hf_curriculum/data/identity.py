@@ -224,14 +224,10 @@ def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
 
 def _validate_images(parts: Sequence[Dataset], column: str) -> None:
     """A `ValueError` where two images of one id differ."""
-    ids, rows = _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, IMAGE_ID))
+    ids, rows = _codes(parts, IMAGE_ID)
     rows = np.where(rows == ids.index("").as_py(), -1, rows)  # an empty id is none
-    if any(_held_bytes(part, column) for part in parts):
-        paths = np.arange(len(rows))
-    else:
-        paths = (
-            _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, column, "path"))[1] + 1
-        )
+    embedded = any(_held_bytes(part, column) for part in parts)
+    paths = np.arange(len(rows)) if embedded else _codes(parts, column, "path")[1] + 1
     distinct = np.unique(rows[rows >= 0] * (paths.max(initial=0) + 1) + paths[rows >= 0])  # pairs of id and path
     several = np.bincount(distinct // (paths.max(initial=0) + 1), minlength=len(ids) + 1)[rows] > 1
     several &= rows >= 0
@@ -251,8 +247,7 @@ def _validate_images(parts: Sequence[Dataset], column: str) -> None:
 def _warn_of_names(parts: Sequence[Dataset]) -> None:
     """A warning where an id has several names of files, of data without images."""
     if parts:
-        ids, rows = _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, IMAGE_ID))
-        names, files = _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, _FILE_NAME))
+        (ids, rows), (names, files) = _codes(parts, IMAGE_ID), _codes(parts, _FILE_NAME)
         distinct = np.unique(np.stack([rows, files])[:, (rows >= 0) & (files >= 0)], axis=1)  # (2, pairs)
         several = np.flatnonzero(np.bincount(distinct[0], minlength=1) > 1)
         if len(several):
@@ -281,9 +276,10 @@ def _held_bytes(part: Dataset, column: str) -> int:
     return len(contents) - contents.null_count
 
 
-def _codes(chunks: Iterable[pa.Array]) -> tuple[pa.Array, np.ndarray]:
-    """The distinct texts, and which of them each row has, int64 (rows,), -1 for null."""
-    found = pa.chunked_array(list(chunks), pa.large_string()).combine_chunks().dictionary_encode()
+def _codes(parts: Sequence[Dataset], column: str, field: str | None = None) -> tuple[pa.Array, np.ndarray]:
+    """The distinct texts of a column, and which of them each row has, int64 (rows,), -1 for null."""
+    chunks = [chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, column, field)]
+    found = pa.chunked_array(chunks, pa.large_string()).combine_chunks().dictionary_encode()
     return found.dictionary, found.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 

@@ -223,7 +223,7 @@ def test_ids_are_looked_at_once(two, monkeypatch):
     monkeypatch.setattr(identity, "_chunks", lambda part, *more: seen.append(more) or chunks(part, *more))
     for _ in range(3):
         validate_image_ids(two[0])
-    assert seen == [("image_id",), ("image", "path")]
+    assert seen == [("image_id", None), ("image", "path")]
 
 
 def test_rows_in_another_order_have_their_own_images(two):
