@@ -225,12 +225,25 @@ def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
 def _validate_images(parts: Sequence[Dataset], column: str) -> None:
     """A `ValueError` where two images of one id differ."""
     ids, rows = _codes(parts, IMAGE_ID)
-    rows = np.where(rows == ids.index("").as_py(), -1, rows)  # an empty id is none
-    embedded = any(_held_bytes(part, column) for part in parts)
-    paths = np.arange(len(rows)) if embedded else _codes(parts, column, "path")[1] + 1
-    distinct = np.unique(rows[rows >= 0] * (paths.max(initial=0) + 1) + paths[rows >= 0])  # pairs of id and path
-    several = np.bincount(distinct // (paths.max(initial=0) + 1), minlength=len(ids) + 1)[rows] > 1
-    several &= rows >= 0
+    rows[rows == ids.index("").as_py()] = -1  # an empty id is none
+    counts = np.bincount(rows[rows >= 0], minlength=len(ids) + 1)
+    if counts.max() < 2:
+        return
+    if any(_held_bytes(part, column) for part in parts):
+        several = counts[rows] > 1
+        shown, start = np.zeros(len(rows), np.int64), 0
+        for part in parts:
+            own = np.flatnonzero(several[start : start + len(part)])
+            for row, (key, _) in zip(own, _keys(part, column, own), strict=True):
+                shown[start + row] = hash(key)
+            start += len(part)
+    else:
+        shown = _codes(parts, column, "path")[1]
+    order = np.lexsort((shown, rows))
+    rows_in_order, shown = rows[order], shown[order]
+    differ = (rows_in_order[1:] == rows_in_order[:-1]) & (shown[1:] != shown[:-1])
+    several = np.isin(rows, rows_in_order[1:][differ]) & (rows >= 0)
+    del order, rows_in_order, shown, differ
     images: dict[int, dict[str, str | None]] = {}  # code → key → path
     start = 0
     for part in parts:
@@ -277,10 +290,13 @@ def _held_bytes(part: Dataset, column: str) -> int:
 
 
 def _codes(parts: Sequence[Dataset], column: str, field: str | None = None) -> tuple[pa.Array, np.ndarray]:
-    """The distinct texts of a column, and which of them each row has, int64 (rows,), -1 for null."""
-    chunks = [chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, column, field)]
-    found = pa.chunked_array(chunks, pa.large_string()).combine_chunks().dictionary_encode()
-    return found.dictionary, found.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    """The distinct texts of a column, and which of them each row has, int32 (rows,), -1 for null."""
+    chunks = [chunk for part in parts for chunk in _chunks(part, column, field)]
+    if not all(pa.types.is_string(chunk.type) for chunk in chunks):
+        chunks = [chunk.cast(pa.large_string()) for chunk in chunks]
+    found = pa.chunked_array(chunks, chunks[0].type if chunks else pa.string()).dictionary_encode().chunks
+    codes = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in found]
+    return found[0].dictionary if found else pa.array([], pa.string()), np.concatenate([np.zeros(0, np.int32), *codes])
 
 
 def _keys(part: Dataset, column: str, rows: np.ndarray) -> Iterator[tuple[str, str | None]]:

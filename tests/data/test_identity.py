@@ -221,8 +221,9 @@ def test_ids_are_looked_at_once(two, monkeypatch):
     seen, chunks = [], identity._chunks
     monkeypatch.setattr(identity, "_VALID", set())
     monkeypatch.setattr(identity, "_chunks", lambda part, *more: seen.append(more) or chunks(part, *more))
+    data = concatenate_datasets([two[0], two[0]])
     for _ in range(3):
-        validate_image_ids(two[0])
+        validate_image_ids(data)
     assert seen == [("image_id", None), ("image", "path")]
 
 

@@ -25,13 +25,13 @@ class Annotated(NamedTuple):
         name: of the image's file; "" where it is not known.
         image_id: the file's; "" where it has none.
         size: width and height that the file gives the image, or None.
-        objects: the image's.
+        objects: the image's; None where it is not annotated.
     """
 
     name: str
     image_id: str
     size: Size | None
-    objects: Objects
+    objects: Objects | None
 
 
 def fit_objects(source: Path, found: Sequence[Annotated], images: Sequence[Any]) -> list[Objects | None]:

@@ -94,8 +94,8 @@ def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | N
     near = "" if folder is not None else _near_file(parent, names)
     if near:
         raise FileNotFoundError(
-            f"No image that {caption_file} names is next to it, and others are: {near} Correct the names, give the "
-            "folder of images as `images=`, or `images=False` for text alone."
+            f"None of the images that the rows name is in {parent}, and others are: {near} Correct the names, give "
+            "the folder of images as `images=`, or `images=False` for text alone."
         )
     return folder
 

@@ -92,7 +92,10 @@ def test_a_file_called_almost_alike_is_named(folder, caplog, name, file):
     paint(folder, **{file: "red"})
     table = captions(folder, name)
     near = rf"'{name}' is named, and '{file}' is in .*data"
-    with pytest.raises(FileNotFoundError, match=rf"No image that .* names is next to it.*{near}.*`images=False`"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=rf"None of the images that the rows name is in .*data, and others are: {near}.*`images=False`",
+    ):
         load_captioned(table)
     with pytest.raises(FileNotFoundError, match=rf"None of the 1 images.*{near}"):
         load_captioned(table, images=folder)
