@@ -234,6 +234,7 @@ LISTED = {
     "evaluate_pretrained": "loads a model as `transformers` does, then `evaluate_suite`",
     "CaptionSuite": "names of systems; files are read by `captions_of`",
     "RetrievalSuite": "names of systems",
+    **dict.fromkeys(("find_image_folder", "locate_images", "fit_objects"), "of `load_captioned` and `load_objects`"),
     "make_plan": "a curriculum's file, read by `curriculum_from`",
     "RecipeParser": "a folder of presets, read by `read_preset`",
     "RegionSource": "the base of readers: it opens nothing",

@@ -85,8 +85,8 @@ def load_captioned(
         max_pixels: images of more pixels are not decoded, and count as unreadable (`check_images`).
         download: fetch images from the addresses that the source holds, into the cache of `datasets`. Failures are
             counted by reason, and their rows left out.
-        objects: boxes of objects for the column `objects`, as `GroundTruthBoxes` reads it: COCO's instances_*.json, or
-            a folder of VOC's XML files.
+        objects: boxes of objects for the column `objects`, as `GroundTruthBoxes` reads it: COCO's or LVIS's JSON, or a
+            folder of VOC's XML files. They join by names of files, one to one, and are turned as EXIF turns the image.
         bad_rows: a row that cannot be read is an error that names it. "drop" leaves such rows out and counts them.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
@@ -97,7 +97,8 @@ def load_captioned(
         FileNotFoundError: the path, or the folder of images, does not exist, or holds none of the images.
         ValueError: no reader recognises the source, a column is missing, an argument would have no effect, or the
             source names images outside of its folder. Or no image can be read, or one is a FIFO or a device
-            (`check_images` leaves such rows out).
+            (`check_images` leaves such rows out). Or a name or an `image_id` stands for two images, or boxes are not
+            of the images.
         TypeError: the source is no data set, or a streamed one.
 
     Example:

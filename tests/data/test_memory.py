@@ -106,7 +106,7 @@ def test_scores_per_image(with_ids):
     def score(data):
         return add_scores(data, CaptionLength(), per_image="max")
 
-    assert held_per_row(score, *with_ids) < 100
+    assert held_per_row(score, *with_ids) < 160  # with the text of each id once, to compare the images of an id
     scores = score(with_ids[1])["caption_length"][:]
     assert np.allclose(scores, 5)
 

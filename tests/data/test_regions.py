@@ -22,6 +22,7 @@ from hf_curriculum.data.regions.tables import (
     SceneGraphTable,
     decode_floats,
     line_index_path,
+    read_sizes,
     write_line_index,
 )
 
@@ -283,10 +284,36 @@ def test_features_whose_boxes_beside_have_changed_are_another_cache_key(tmp_path
 
 
 def test_names_that_end_in_numbers_are_ids():
-    places = by_name(["a/COCO_train2014_000000000009.mat", "a/x_7.mat", "a/y_7.mat", "a/cat.mat", "a/000.mat"])
-    assert places["9"] == places["COCO_train2014_000000000009"] == "a/COCO_train2014_000000000009.mat"
-    assert "7" not in places
-    assert places["0"] == "a/000.mat"
+    names = ["COCO_train2014_000000000009", "x_7", "000"]
+    files = [f"a/{name}.mat" for name in names]
+    assert by_name("a", files) == dict(zip([*names, "9", "7", "0"], files * 2, strict=True))
+
+
+@pytest.mark.parametrize("other", ["y_7", "cat", "v1.0_a"])
+def test_numbers_that_not_all_names_end_in_or_two_do_are_none(other):
+    assert set(by_name("a", ["a/x_7.mat", f"a/{other}.mat"])) == {"x_7", other}
+
+
+def test_files_called_alike_are_told_apart_by_their_folders(tmp_path, caplog):
+    for place, value in (("a", 1), ("b", 2)):
+        (tmp_path / place).mkdir()
+        np.save(tmp_path / place / "1.npy", np.float32([[0, 0, value, value]]))
+    source = ProposalFolder(tmp_path, "xyxy", normalised=False)
+    assert list(source) == ["a/1", "b/1"]
+    assert [source[name].boxes.tolist() for name in source] == [[[0, 0, 1, 1]], [[0, 0, 2, 2]]]
+    assert "1" not in source
+    assert "files called alike, 'a/1' and 'b/1'" in caplog.text
+
+
+def test_what_stands_twice_for_one_image_is_refused(tmp_path):
+    scipy_io = pytest.importorskip("scipy.io")
+    boxes = cells(np.ones((1, 4)), np.ones((1, 4)))
+    scipy_io.savemat(tmp_path / "a.mat", {"boxes": boxes, "images": cells("x", "x")})
+    with pytest.raises(ValueError, match=r"boxes of 'x' twice .*leave one of them"):
+        open_regions(tmp_path / "a.mat")["x"]
+    (tmp_path / "a.hw.tsv").write_text("x\t4 5\nx\t4 5\nx\t5 4\n")
+    with pytest.raises(ValueError, match=r"two sizes, \(5\.0, 4\.0\) and \(4\.0, 5\.0\)"):
+        read_sizes(str(tmp_path / "a.hw.tsv"))
 
 
 def test_folders_that_are_none(tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import logging
+import posixpath
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hf_curriculum.data.identity import end_number
 from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of, validate_regular
 
 Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
 PARTS = ("boxes", "class_scores", "features", "confidence", "size")
 """The arrays of an image in an archive, as `<image id>/<part>`; `size` is width, height in pixels."""
-_NUMBER = re.compile(r"^(?:.*[^0-9])?0*(\d+)$")
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class BoxArrays(RegionSource):
@@ -73,7 +77,7 @@ class BoxArrays(RegionSource):
 
 
 class FilePerImage(BoxArrays):
-    """A folder with a file per image, in subfolders or not; ids are names of files, and numbers that they end in."""
+    """A folder with a file per image, in subfolders or not; ids are names of files, or numbers that all end in."""
 
     suffixes: tuple[str, ...] = ()
     """Ends of files; those of a folder have the same."""
@@ -90,10 +94,14 @@ class FilePerImage(BoxArrays):
         self.kind: str = kinds.pop()
 
     def _find(self) -> dict[str, str]:
-        return by_name(sorted(str(file) for file in Path(self.path).rglob(f"*{self.kind}")))
+        return by_name(self.path, sorted(str(file) for file in Path(self.path).rglob(f"*{self.kind}")))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
+        seen: set[str] = set()
+        for image_id, file in self._places.items():
+            if file not in seen:
+                seen.add(file)
+                yield image_id
 
     def __len__(self) -> int:
         return len(set(self._places.values()))
@@ -102,8 +110,8 @@ class FilePerImage(BoxArrays):
 class ProposalFolder(FilePerImage):
     """A folder with a .npy or .mat file per image, in subfolders or not: image id -> `Regions`.
 
-    The id is the file's name without its end. Where that name ends in a number, the number itself is an id too:
-    `COCO_train2014_000000000009.mat` holds the boxes of "9".
+    The id is the file's name without its end, with its folders where two are alike. Where all names end in numbers,
+    each in another, the number is an id too: `COCO_train2014_000000000009.mat` holds the boxes of "9".
 
     Args:
         path: the folder.
@@ -217,17 +225,25 @@ def pickled(path: str | Path) -> str:
     )
 
 
-def by_name(files: list[str]) -> dict[str, str]:
-    """Image id -> file: the names without suffix, then the numbers they end in, where only one file has it."""
-    places = {Path(file).stem: file for file in files}
-    numbers: dict[str, list[str]] = {}
-    for file in files:
-        match = _NUMBER.match(Path(file).stem)
-        if match:
-            numbers.setdefault(match[1], []).append(file)
-    for number, found in numbers.items():
-        if len(found) == 1:
-            places.setdefault(number, found[0])
+def by_name(folder: str, files: list[str]) -> dict[str, str]:
+    """Image id -> file: names without suffix, with their folders where two are alike; then the numbers they end in."""
+    paths = {Path(file).relative_to(folder).with_suffix("").as_posix(): file for file in files}
+    counts = Counter(posixpath.basename(path) for path in paths)
+    places = {
+        path if counts[posixpath.basename(path)] > 1 else posixpath.basename(path): paths[path] for path in paths
+    }
+    alike = [path for path in places if path in paths and counts[posixpath.basename(path)] > 1]
+    if alike:
+        logger.warning(
+            "%s has files called alike, %r and %r for example: their ids are these, with their folders.",
+            *(folder, *[path for path in alike if posixpath.basename(path) == posixpath.basename(alike[0])][:2]),
+        )
+    numbers = {image_id: end_number(image_id) for image_id in places}
+    if None not in numbers.values() and len(set(numbers.values())) == len(places):
+        more = {number: places[image_id] for image_id, number in numbers.items() if number not in places}
+        if more:
+            logger.info("%s: the numbers in which all names end are ids too, %r for example.", folder, min(more))
+        places |= more
     return places
 
 
@@ -350,6 +366,12 @@ def _cells(path: str) -> dict[str, np.ndarray]:
             f"{path} needs two cell arrays of equal length, `boxes` and `images`, to tell whose boxes they are; "
             f"found: { {name: len(value) for name, value in content.items()} }. One file per image is read as a "
             "folder."
+        )
+    twice = [name for name, count in Counter(map(str, content["images"])).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"{path} has the boxes of {twice[0]!r} twice ({len(twice)} such images). Which of them are the image's "
+            "cannot be known: leave one of them."
         )
     return dict(zip(map(str, content["images"]), content["boxes"], strict=True))
 

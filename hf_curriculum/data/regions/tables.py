@@ -335,7 +335,7 @@ def find_sizes(path: str | Path) -> str | None:
 
 def read_sizes(path: str) -> dict[str, tuple[float, float]]:
     """Image id -> width and height, of VinVL's `*.hw.tsv`: `[{"height", "width"}]`, one such object, or "h w"."""
-    sizes = {}
+    sizes: dict[str, tuple[float, float]] = {}
     with open(path, encoding="utf-8-sig") as table:
         for line in table:
             key, _, text = line.rstrip("\r\n").partition("\t")
@@ -343,15 +343,20 @@ def read_sizes(path: str) -> dict[str, tuple[float, float]]:
                 if text.lstrip()[:1] in ("[", "{"):
                     content = parse_json(text)
                     content = content[0] if isinstance(content, list) else content
-                    sizes[key] = (float(content["width"]), float(content["height"]))
+                    size = (float(content["width"]), float(content["height"]))
                 else:
                     height, width = map(float, text.split())
-                    sizes[key] = (width, height)
+                    size = (width, height)
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise ValueError(
                     f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image "
                     'id and [{"height": 480, "width": 640}], or "480 640".'
                 ) from error
+            if sizes.setdefault(key, size) != size:
+                raise ValueError(
+                    f"{path} gives image {key!r} two sizes, {sizes[key]} and {size}. Boxes are scaled by them: leave "
+                    "the right one."
+                )
     return sizes
 
 

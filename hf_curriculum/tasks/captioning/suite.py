@@ -526,11 +526,15 @@ def _read_values(path: str | PathLike[str], name: str) -> dict[str, float]:
                 f"{file} has no column {sorted(missing)}; it has {reader.fieldnames}. Images are divided by the "
                 f"vanilla model's `{name}`: take the {PER_IMAGE_FILE} of `evaluate --suite captions` with BLEU."
             )
+        found: dict[str, float] = {}
         try:
-            return {line[IMAGE_ID]: float(line[name]) for line in reader}
+            for line in reader:
+                if found.setdefault(line[IMAGE_ID], float(line[name])) != float(line[name]):
+                    raise ValueError(f"two values of the image {line[IMAGE_ID]!r}")
+            return found
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{file}, line {reader.line_num}: `{name}` is no number ({error}). Make the file again."
+                f"{file}, line {reader.line_num}: `{name}` is not one number per image ({error}). Make the file again."
             ) from error
 
 

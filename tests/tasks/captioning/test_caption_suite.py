@@ -335,8 +335,9 @@ class TestMistakes:
         [
             ("image_id,cider\n100,0.5\n", r"has no column \['bleu_4'\]; it has \['image_id', 'cider'\]"),
             ("", "has no column"),
-            ("image_id,bleu_4\n100,\n", "line 2: `bleu_4` is no number"),
-            ("image_id,bleu_4\n100\n", "line 2: `bleu_4` is no number"),
+            ("image_id,bleu_4\n100,\n", "line 2: `bleu_4` is not one number"),
+            ("image_id,bleu_4\n100\n", "line 2: `bleu_4` is not one number"),
+            ("image_id,bleu_4\n100,1\n100,2\n", r"line 3: `bleu_4` .* \(two values of the image '100'\)"),
         ],
     )
     def test_files_of_difficulty(self, text, message, tmp_path):
