@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import re
 import string
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import regex
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hf_curriculum.columns import CAPTION, TOKENS, require_columns
+from hf_curriculum.words import compose
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, IterableDataset
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 _BATCH = 1000
+_FEW_MARKS = 0.01
+_ONE_WORD = "a"
 _BERT_LAYOUT_FROM = 10_000
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = ("[PAD]", *(f"[unused{number}]" for number in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -46,7 +51,8 @@ def train_wordpiece(
     Args:
         texts: the training text: strings, or a data set with a text column.
         vocab_size: most entries, special ones included; text with fewer frequent pieces gives fewer.
-        lowercase: lower case, and accents removed, as in uncased BERT.
+        lowercase: lower case, and accents removed, as in uncased BERT. That removes vowels of Hindi, Arabic, Hebrew or
+            Thai too, which is warned of: False keeps them.
         min_frequency: how often two neighbours must occur to become one piece.
         layout: `"bert"` puts the special tokens where bert-base-uncased has them, [PAD] 0, [UNK] 100, [CLS] 101, [SEP]
             102, [MASK] 103, with [unused] entries between; `"compact"` puts them at 0 to 4. By default BERT's from
@@ -83,6 +89,14 @@ def train_wordpiece(
         raise ValueError(
             "The training text holds no words, so there is nothing to learn a vocabulary from. Check that `texts` "
             "is not empty and that no earlier reader has used it up."
+        )
+    if (lost := words.without_marks.total()) > _FEW_MARKS * words.counts.total():
+        logger.warning(
+            "%s words, such as %r, lose marks: lowercase=True removes accents as uncased BERT does, and with them "
+            "vowels of this language. Different words become one, and captions are written without. Pass "
+            "lowercase=False.",
+            f"{lost:,}",
+            words.without_marks.most_common(1)[0][0],
         )
     if len(special) + len(characters) > vocab_size:
         raise ValueError(
@@ -167,6 +181,8 @@ def _wrap(vocabulary: dict[str, int], lowercase: bool, max_length: int) -> PreTr
 
 _REMOVED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 """White space for `str.split` that BERT's normaliser removes."""
+_MARK = regex.compile(r"\p{Mn}")
+"""What BERT's lower case removes, after composing: vowels of Hindi, Arabic or Thai, and no accent of French."""
 _MOST_STRETCHES = 1 << 20
 _PER_LINE = 4096
 
@@ -180,6 +196,7 @@ class DistinctWords:
     def __init__(self, batches: Iterable[list[str]], lowercase: bool) -> None:
         self.lowercase = lowercase
         self.counts: Counter[str] = Counter()
+        self.without_marks: Counter[str] = Counter()
         self._normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         self._splitter = pre_tokenizers.BertPreTokenizer()
         stretches: Counter[str] = Counter()
@@ -196,6 +213,8 @@ class DistinctWords:
             if stretch.isascii() and stretch.isalnum():  # most text: one word, and nothing to normalise but its case
                 counts[stretch.lower() if lowercase else stretch] += count
                 continue
+            if lowercase and _MARK.search(compose(stretch)):
+                self.without_marks[stretch] += count
             for word, _ in self._splitter.pre_tokenize_str(self._normalizer.normalize_str(stretch)):
                 counts[word] += count
 
@@ -310,7 +329,7 @@ def _words(text: str) -> list[str]:
 
 def _word_normalizer() -> normalizers.Normalizer:
     punctuation = Regex("[!-/:-@\\[-`{-~]")
-    return normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(punctuation, "")])
+    return normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase(), normalizers.Replace(punctuation, "")])
 
 
 def _log_coverage(captions: list[list[str]], counts: Counter[str], known: set[str]) -> None:
@@ -348,3 +367,58 @@ def word_tokenizer(known: Sequence[str], max_words: int = 16) -> PreTrainedToken
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
     )
+
+
+class CaptionEncoder:
+    """Makes token ids of captions, each with a beginning and an end, so that a captioner learns where one stops.
+
+    BERT's kind of tokenizer writes both, Llama's a beginning alone, GPT-2's neither. What it does not write is added:
+    its `sep_token` or `eos_token` after the caption, its `cls_token` or `bos_token` before it.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        begins: whether a caption needs a beginning, from which its first word is predicted. The decoder of an
+            encoder-decoder makes its own.
+
+    Attributes:
+        before, after: the ids around each caption.
+        end: the id at which generation has to stop.
+
+    Raises:
+        ValueError: the tokenizer neither writes nor names an end, or a beginning.
+    """
+
+    def __init__(self, tokenizer: Any, begins: bool = True) -> None:
+        bare, whole = (tokenizer(_ONE_WORD, add_special_tokens=special)["input_ids"] for special in (False, True))
+        start = next((at for at in range(len(whole)) if whole[at : at + len(bare)] == bare), 0)
+        self.tokenizer = tokenizer
+        self.before: list[int] = whole[:start]
+        self.after: list[int] = whole[start + len(bare) :]
+        self.end = self._complete("end", self.after, "sep_token", "eos_token")
+        if begins:
+            self._complete("beginning", self.before, "cls_token", "bos_token")
+
+    def _complete(self, what: str, ids: list[int], *names: str) -> int:
+        """The end or beginning among the ids written around a caption, added where none is."""
+        known = [getattr(self.tokenizer, f"{name}_id", None) for name in names]
+        written = [one for one in ids if one in known]
+        if written or ids:
+            return (written or ids)[-1]
+        found = next((one for one in known if one is not None), None)
+        if found is None:
+            why = "never learns to stop" if what == "end" else "never learns the first word"
+            raise ValueError(
+                f"The tokenizer ({type(self.tokenizer).__name__}) writes no {what} of a caption and has neither "
+                f"`{names[0]}` nor `{names[1]}`: a captioner {why}. Set `tokenizer.{names[1]}`, to a token that it has."
+            )
+        logger.info("The tokenizer (%s) writes no %s: %r is added.", type(self.tokenizer).__name__, what, found)
+        ids.append(found)
+        return found
+
+    def __call__(self, captions: list[str], max_length: int | None = None) -> tuple[list[list[int]], list[bool]]:
+        """The ids of each caption, at most `max_length` with those around it, and whether it was truncated."""
+        ids = self.tokenizer(captions, add_special_tokens=False, verbose=False)["input_ids"]
+        room = sys.maxsize if max_length is None else max(0, max_length - len(self.before) - len(self.after))
+        last = self.tokenizer.truncation_side == "left"
+        kept = (one[max(0, len(one) - room) :] if last else one[:room] for one in ids)
+        return [[*self.before, *one, *self.after] for one in kept], [len(one) > room for one in ids]

@@ -57,7 +57,7 @@ def _shown(cell: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def normalised(text: str) -> str:
     """An answer without capitals, punctuation and spare white space."""
-    return " ".join(re.sub(r"[^\w\s]", " ", text.lower()).split())
+    return " ".join(words_of(text.lower()))
 
 
 def kinds_of(rows: Dataset) -> list[str]:

@@ -100,6 +100,7 @@ class NounCount(CaptionScorer):
         if isinstance(self.tagger, (PatternTagger, NltkTagger)) and not hasattr(self, "_language_checked"):
             self._language_checked = True
             warn_if_foreign(captions[:200])
+            self.look_at_words(captions)
         tagged = self.tagger.tag(captions, rank)
         if len(tagged) != len(captions):
             raise ValueError(f"The tagger returned {len(tagged)} lists of tags for {len(captions)} captions.")
