@@ -409,7 +409,7 @@ class CaptionEncoder:
             why = "never learns to stop" if what == "end" else "never learns the first word"
             raise ValueError(
                 f"The tokenizer ({type(self.tokenizer).__name__}) writes no {what} of a caption and has neither "
-                f"`{names[0]}` nor `{names[1]}`: a captioner {why}. Set `tokenizer.{names[1]}`, to a token that it has."
+                f"`{names[0]}` nor `{names[1]}`: a captioner {why}. Set `tokenizer.{names[1]}` to a token that it has."
             )
         logger.info("The tokenizer (%s) writes no %s: %r is added.", type(self.tokenizer).__name__, what, found)
         ids.append(found)

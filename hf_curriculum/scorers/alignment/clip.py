@@ -27,9 +27,9 @@ from hf_curriculum.scorers.alignment.clip_backends import (
     weights_digest,
 )
 from hf_curriculum.scorers.base import Aggregate, ImageScorer, scatter
-from hf_curriculum.words import words_of
 from hf_curriculum.scorers.pretrained import Precision, folder_digest, one_thread_in_workers, report_truncated
 from hf_curriculum.scorers.visual.images import open_image, read_images
+from hf_curriculum.words import words_of
 
 logger: logging.Logger = logging.getLogger(__name__)
 

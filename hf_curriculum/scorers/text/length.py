@@ -11,6 +11,7 @@ from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import CaptionScorer
 from hf_curriculum.words import joined_words_of
 
+
 def word_splitter(words: Literal["whitespace", "regex"]) -> Callable[[str], list[str]]:
     """The function that splits a caption into words: see `CaptionLength` for the two kinds."""
     validate_choice("words", words, ("whitespace", "regex"))

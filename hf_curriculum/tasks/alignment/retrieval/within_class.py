@@ -19,6 +19,7 @@ from hf_curriculum.words import words_of
 if TYPE_CHECKING:
     from datasets import Dataset
 
+
 @dataclass(frozen=True)
 class Recall:
     """A recall and its interval over resamples of images, 0 to 1."""
