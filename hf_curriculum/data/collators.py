@@ -64,9 +64,9 @@ class CaptionCollator:
 
     Raises:
         ValueError: the tokenizer cannot pad, has no end or beginning, or lacks the prefix; `max_length` leaves nothing
-            of a caption; `pad_to_multiple_of` is not positive or would be trained on. Or a caption is empty, images or features of a
-            batch differ in size, or more than one of images, features and regions is given. Or an image has no
-            features or region, or `share_images` finds no images or no ids.
+            of a caption; `pad_to_multiple_of` is not positive or would be trained on. Or a caption is empty, images or
+            features of a batch differ in size, or more than one of images, features and regions is given. Or an image
+            has no features or region, or `share_images` finds no images or no ids.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:

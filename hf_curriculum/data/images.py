@@ -7,14 +7,17 @@ import struct
 import warnings
 import zlib
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-from PIL import Image, ImageChops, ImageOps
+import PIL
+from PIL import Image, ImageChops, ImageFile, ImageOps, PngImagePlugin, features
 from PIL.ExifTags import Base
 
-from hf_curriculum.config import special_file
+from hf_curriculum.config import IMAGE_SUFFIXES, special_file
+from hf_curriculum.data.left_out import LeftOut
 
 # What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
 DECODING_ERRORS: tuple[type[BaseException], ...] = (
@@ -39,6 +42,30 @@ WHITE = (255, 255, 255, 255)
 
 MAX_PIXELS = 100_000_000
 """Pixels of the largest image that is decoded: 300 MB as RGB. A few kilobytes may claim any number."""
+
+
+def decoding_settings() -> str:
+    """What decides, besides a file, whether it can be decoded: Pillow, its libraries and plugins, and its limits."""
+    Image.init()
+    libraries = {name: features.version(name) for name in ("jpg", "jpg_2000", "zlib", "libtiff", "webp")}
+    limits = (
+        Image.MAX_IMAGE_PIXELS,
+        ImageFile.LOAD_TRUNCATED_IMAGES,
+        PngImagePlugin.MAX_TEXT_CHUNK,
+        PngImagePlugin.MAX_TEXT_MEMORY,
+    )
+    return repr((PIL.__version__, libraries, sorted(Image.OPEN), limits))
+
+
+def list_images(folder: Path, pattern: str = "*") -> list[Path]:
+    """The images of a folder by their endings, sorted; its other files are counted by theirs, hidden ones left out."""
+    files = sorted(file for file in folder.glob(pattern) if file.is_file() and not file.name.startswith("."))
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    left_out = LeftOut()
+    for file in set(files).difference(images):
+        left_out.add(f"files *{file.suffix.lower()} (no images)", example=file.name)
+    left_out.report(folder, ())
+    return images
 
 
 class UnreadableImageError(ValueError):

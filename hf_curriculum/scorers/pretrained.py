@@ -164,11 +164,9 @@ class PairScorer(Scorer):
         return image.shape
 
     def _tokens(self, captions: list[str], loaded: Any) -> list[list[int]]:
-        captions = [loaded.prefix + caption for caption in captions]
         from hf_curriculum.data.tokenizer import CaptionEncoder
 
-        decodes = getattr(loaded.model.config, "is_encoder_decoder", False)
-        encoder = CaptionEncoder(loaded.tokenizer, begins=not decodes)
-        tokens, truncated = encoder(captions, loaded.limit)
+        encoder = CaptionEncoder(loaded.tokenizer, begins=not loaded.model.config.is_encoder_decoder)
+        tokens, truncated = encoder([loaded.prefix + caption for caption in captions], loaded.limit)
         report_truncated(self, sum(truncated), len(tokens), loaded.limit)
         return tokens

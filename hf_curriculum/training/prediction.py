@@ -248,13 +248,11 @@ def validate_smoothing(trainer: Any, batch: Mapping[str, Any]) -> None:
             logits = evaluated(**trainer._prepare_inputs(inputs)).logits
         if logits.shape[1] == labels.shape[1]:
             return
-        why = (
-            f"expects a logit for each of {labels.shape[1]} labels, and it returns {logits.shape[1]}, images included"
-        )
+        why = f"has {labels.shape[1]} labels a row for {logits.shape[1]} logits, which include the image's"
     raise ValueError(
-        f"label_smoothing_factor={trainer.args.label_smoothing_factor} was given with a {type(model).__name__}, whose "
-        f"own loss moves labels by one token: the Trainer's smoothed loss {why}. Leave it out, or train a captioner of "
-        "this library (`hf_curriculum.models.git.build.git_from_stock` converts a GIT)."
+        f"label_smoothing_factor={trainer.args.label_smoothing_factor} was given with a {type(model).__name__}, which "
+        f"predicts the next token: the smoothed loss of `Trainer` {why}. Leave it out, or train a captioner of this "
+        "library (`hf_curriculum.models.git.build.git_from_stock` converts a GIT)."
     )
 
 

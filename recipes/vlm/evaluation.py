@@ -15,6 +15,7 @@ from vlm.data import COMPLETION, PROMPT, text_of_message
 
 from hf_curriculum.columns import IMAGES
 from hf_curriculum.models.base import evaluation_mode
+from hf_curriculum.words import words_of
 
 _AT_ONCE = 64
 

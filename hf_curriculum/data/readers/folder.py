@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
+from hf_curriculum.config import IMAGE_SUFFIXES
+
 # In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
 CAPTION_FILES = ("metadata.jsonl", "metadata.csv", "captions.jsonl", "captions.csv", "captions.tsv", "captions.txt")
 CAPTION_PATTERNS = ("captions*.json", "captions*.json.gz", "dataset*.json", "dataset*.json.gz", "*.token.txt")
 TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 IMAGE_FOLDERS = ("images", "Images")
 SPLIT_FOLDERS = {
     "train": "train",

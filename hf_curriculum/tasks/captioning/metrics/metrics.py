@@ -170,9 +170,9 @@ class CaptionEvaluator:
             self._cider = CiderD(prepared, document_frequencies)
             if not self._cider.weighs_words:
                 warnings.warn(
-                    "CIDEr is 0 here by definition: it weighs words by the log of the number of images over those that "
-                    "have them in their references, and there is one image, or all have the same references. Evaluate "
-                    "on other images, or leave `cider` out.",
+                    "CIDEr is 0 by definition: it weighs words by the log of the number of images over those that "
+                    "have them in their references, and there is a single image, or all have the same references. "
+                    "Evaluate on other images, or leave `cider` out.",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -305,8 +305,8 @@ def caption_metrics(
             in its references; CLIPScore by name without `images`.
 
     Warns:
-        UserWarning: CIDEr over a single image or equal references, which is 0 by definition; by `"all"`, each metric that cannot be
-            computed, and why.
+        UserWarning: CIDEr over a single image or equal references, which is 0 by definition; by `"all"`, each metric
+            that cannot be computed, and why.
 
     Source: as `CaptionEvaluator`.
 

@@ -63,7 +63,7 @@ def tokenize_all(captions: Sequence[str]) -> list[str]:
     - web addresses, telephone numbers, some contractions ("who'da"), apostrophes in other languages ("dell'uomo", ’),
       and runs of marks, which Java keeps as a word ("a dog!!");
     - decomposed text, which is composed first (Unicode NFC), so that "é" is the same word however it was typed;
-    - letters with marks in scripts that Java's tokenizer does not list, such as Kannada, Odia, Sinhala, Khmer, Burmese,
+    - letters with marks in scripts that Java's tokenizer does not list, as Kannada, Odia, Sinhala, Khmer, Burmese,
       Tibetan, in part Gurmukhi, Malayalam and Japanese: it ends a word at each mark and drops it. It also divides a
       word with marks that begins with a digit or comes after a hyphen. Here words keep their marks;
     - zero-width joiners and superscripts, which end a word in Java and are part of it here, and emoji, which are
