@@ -14,9 +14,9 @@ import torch
 from PIL import Image, ImageEnhance
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.data.caption_encoder import CaptionEncoder
 from hf_curriculum.data.image_inputs import FeatureInputs, ImageInputs, PixelInputs, RegionInputs
 from hf_curriculum.data.regions.base import Regions
-from hf_curriculum.data.tokenizer import CaptionEncoder
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -59,7 +59,7 @@ def decoding_settings() -> str:
 
 def list_images(folder: Path, pattern: str = "*") -> list[Path]:
     """The images of a folder by their endings, sorted; its other files are counted by theirs, hidden ones left out."""
-    files = sorted(file for file in folder.glob(pattern) if file.is_file() and not file.name.startswith("."))
+    files = sorted(file for file in folder.glob(pattern) if not (file.is_dir() or file.name.startswith(".")))
     images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
     left_out = LeftOut()
     for file in set(files).difference(images):

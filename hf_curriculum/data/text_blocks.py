@@ -15,8 +15,8 @@ from datasets import Dataset
 
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
+from hf_curriculum.data.caption_encoder import CaptionEncoder
 from hf_curriculum.data.text import cached_arrow
-from hf_curriculum.data.tokenizer import CaptionEncoder
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -164,7 +164,7 @@ class PairScorer(Scorer):
         return image.shape
 
     def _tokens(self, captions: list[str], loaded: Any) -> list[list[int]]:
-        from hf_curriculum.data.tokenizer import CaptionEncoder
+        from hf_curriculum.data.caption_encoder import CaptionEncoder
 
         encoder = CaptionEncoder(loaded.tokenizer, begins=not loaded.model.config.is_encoder_decoder)
         tokens, truncated = encoder([loaded.prefix + caption for caption in captions], loaded.limit)

@@ -126,8 +126,7 @@ class CaptionEvaluator:
             without `images`, or not one image per list of references.
 
     Warns:
-        UserWarning: CIDEr over a single image, or images that share all references, which is 0 by its definition:
-            the log of the number of images, over those that have a word, weighs it.
+        UserWarning: CIDEr over a single image, or over images that share all references, which is 0 by definition.
 
     Source: Papineni et al. (2002); Denkowski & Lavie (2014); Lin (2004); Vedantam et al. (2015); Anderson et al.
         (2016), as in the COCO caption evaluation; Hessel et al. (2021).
