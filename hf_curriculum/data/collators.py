@@ -33,7 +33,7 @@ class CaptionCollator:
             none (GPT-2's, Llama's): its `sep_token` or `eos_token`, its `cls_token` or `bos_token`.
         image_processor: see `PixelInputs`; None for stored features or regions, or for text alone (a text stage).
         max_length: captions are truncated to this number of tokens, special ones included. That is counted
-            (`num_truncated`), and the end of a truncated caption has no label: a model would learn to stop there.
+            (`num_truncated`).
         image_column: the column of images, in any form `to_rgb` reads.
         caption_column: the column of captions.
         augment: called with the RGB image before the processor; returns an image or an array (`Augment`,
@@ -41,8 +41,10 @@ class CaptionCollator:
             `IndexedCollator` seeds them for each example.
         pad_to_multiple_of: a batch's length in tokens becomes a multiple of this, up to `max_length`, so that a
             compiled step meets few lengths. By default 8 with a GPU, else 1.
-        ignore_padding: labels of padding are -100. False trains on padding and on the end of truncated captions, as
-            the BabyLM authors' code does, and pads to the longest caption alone.
+        ignore_padding: labels of padding are -100. False trains on padding too, as the BabyLM authors' code does, and
+            pads to the longest caption alone.
+        learn_truncated_ends: whether the end of a truncated caption has a label, as in papers' released code: a model
+            learns to stop there, within a sentence. By default it has none.
         prefix: text before each caption that is not trained on, but counts in `max_length`: `"<image> "` for Flamingo.
         vision_features: instead of images, features of a frozen vision tower, by `image_id` (`cache_vision_features`);
             `image_processor` is then None.
@@ -95,6 +97,7 @@ class CaptionCollator:
         share_images: bool = False,
         encoder_decoder: bool = False,
         regions: Mapping[str, Regions] | RegionInputs | None = None,
+        learn_truncated_ends: bool = False,
     ) -> None:
         if tokenizer.pad_token_id is None:
             raise ValueError(
@@ -134,6 +137,7 @@ class CaptionCollator:
         self.prefix = prefix
         self.max_length = max_length
         self.ignore_padding = ignore_padding
+        self.learn_truncated_ends = learn_truncated_ends
         self.caption_column = caption_column
         self.num_unknown: int = 0
         self.num_truncated: int = 0
@@ -195,9 +199,10 @@ class CaptionCollator:
         positions = batch["attention_mask"].cumsum(-1) - 1
         if any(truncated):
             self._count_truncated(truncated, prepared)
+            if not self.learn_truncated_ends:
+                ends = [len(row) - was * len(self.encoder.after) for row, was in zip(ids, truncated, strict=True)]
+                batch["labels"][batch["attention_mask"].bool() & (positions >= torch.tensor(ends)[:, None])] = IGNORED
         if self.ignore_padding:
-            last = torch.tensor([len(row) - len(self.encoder.after) for row in ids])[:, None]
-            batch["labels"][torch.tensor(truncated)[:, None] & (positions >= last)] = IGNORED
             batch["labels"][batch["attention_mask"] == 0] = IGNORED
             # After padding on the left the first token would be predicted from padding; otherwise it never is.
             batch["labels"][:, 1:][positions[:, 1:] == 0] = IGNORED
@@ -243,9 +248,9 @@ class CaptionCollator:
                 "each process (`num_truncated`). %s",
                 self.max_length,
                 prepared[truncated.index(True)]["caption"][:200],
-                "Their end has no label, because a model would learn to stop there."
-                if self.ignore_padding
-                else "With ignore_padding=False a model learns to stop there. Pass a larger max_length.",
+                "With learn_truncated_ends=True a model learns to stop there."
+                if self.learn_truncated_ends
+                else "Their end has no label, because a model would learn to stop there.",
             )
         self.num_truncated += sum(truncated)
 

@@ -88,7 +88,7 @@ def test_a_truncated_caption_does_not_teach_to_stop(kind, caplog):
     assert collator.num_truncated == 2
     collator(captions)
     assert (collator.num_truncated, caplog.text.count("more than max_length=4 tokens")) == (4, 1)
-    as_released = CaptionCollator(made, None, max_length=4, ignore_padding=False)
+    as_released = CaptionCollator(made, None, max_length=4, learn_truncated_ends=True)
     assert torch.equal(as_released(captions)["labels"], batch["input_ids"])
     assert as_released.num_truncated == 2
 
