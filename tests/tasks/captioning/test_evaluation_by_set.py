@@ -135,7 +135,7 @@ def test_a_set_with_one_row_per_image_is_generated_for_and_compared_with_all_cap
     assert scores(metrics, "eval_pairs") == {}
     assert {"eval_pairs_loss", "eval_images_loss"} <= set(metrics)
     found = scores(metrics, "eval_images")
-    assert found["bleu_1"] > 0.2
+    assert found["bleu_1"] > 0.15
     assert found == pytest.approx(by_hand(trainer, SETS["images"], BOTH))
     assert found != pytest.approx(by_hand(trainer, SETS["images"], [texts[:1] for texts in BOTH]))
     said = [record.getMessage() for record in caplog.records]
