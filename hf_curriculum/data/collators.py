@@ -114,8 +114,7 @@ class CaptionCollator:
                 "in batches of text alone there is nothing to share. Pass one of them, or leave `share_images` out."
             )
         self.encoder = CaptionEncoder(tokenizer, begins=not encoder_decoder)
-        around = len(self.encoder.before) + len(self.encoder.after)
-        least = max(2, around + 1 + (len(tokenizer(prefix, add_special_tokens=False)["input_ids"]) if prefix else 0))
+        least = max(2, len(self.encoder([prefix])[0][0]) + 1)
         if max_length < least:
             raise ValueError(
                 f"`max_length={max_length}` was given, which counts special tokens and the prefix: with this "
