@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest
+from hf_curriculum.config import IMAGE_SUFFIXES, digest
 from hf_curriculum.data.identity import validate_image_ids
-from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.images import UnreadableImageError, list_images, to_rgb
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
@@ -27,8 +27,6 @@ from hf_curriculum.parts import launched
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Files of a folder that are taken for images."""
 _POLL, _EMPTY = 0.5, "no-image"  # seconds between two looks at other processes' shares; the mark of an empty one
 
 
@@ -141,7 +139,7 @@ class _Images(torch.utils.data.Dataset):
             where = f"folder {given}" if isinstance(given, (str, Path)) else f"{self.name} that was given"
             raise ValueError(
                 f"There is no image in the {where}. Regions are found in images: name a folder of them "
-                f"({', '.join(SUFFIXES)}), or a data set."
+                f"({', '.join(IMAGE_SUFFIXES)}), or a data set."
             )
 
     def __len__(self) -> int:
@@ -165,7 +163,7 @@ def _files(folder: Path) -> dict[str, str]:
     """Image id -> file of the images in a folder."""
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    files = list_images(folder, "**/*")
     validate_inside(map(str, files), [folder], folder)
     return {file.relative_to(folder).as_posix(): str(file) for file in files}
 

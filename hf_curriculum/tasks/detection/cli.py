@@ -205,10 +205,10 @@ def _validate_alone(options: dict[str, Any], because: str) -> None:
 
 def _only_images(folder: Path) -> bool:
     """Whether a folder holds images alone, in subfolders or not."""
-    from hf_curriculum.data.regions.extract import SUFFIXES
+    from hf_curriculum.config import IMAGE_SUFFIXES
 
     files = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
-    return folder.is_dir() and all(file.suffix.lower() in SUFFIXES for file in files)
+    return folder.is_dir() and all(file.suffix.lower() in IMAGE_SUFFIXES for file in files)
 
 
 def _of_folder(folder: Path) -> Dataset:

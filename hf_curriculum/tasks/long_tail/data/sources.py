@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL
+from hf_curriculum.config import IMAGE_SUFFIXES
 from hf_curriculum.data.readers.files import read_rows
-from hf_curriculum.data.readers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, find_only_table
+from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_only_table
 from hf_curriculum.data.readers.tables import FILE_FIELDS, find_alias
 from hf_curriculum.data.request import UNSPLIT
 from hf_curriculum.data.text import ending, open_text
