@@ -30,6 +30,7 @@ from xxhash import xxh3_128
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import digest, kind_of, parse_json
 from hf_curriculum.rng import hash64
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import RepeatedRows
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -168,6 +169,7 @@ def validate_choice(name: str, given: object, choices: tuple[object, ...]) -> No
         raise ValueError(f"`{name}` is {given!r}. It is one of {', '.join(map(repr, choices))}.")
 
 
+@validate_arguments
 def read_provenance(dataset: AnyDataset, split: str | None = None) -> dict[str, ScoreProvenance]:
     """Returns the provenance of every score column, by the column's present name.
 
@@ -214,6 +216,7 @@ def merged_provenance(splits: dict[str, dict[str, ScoreProvenance]], split: str 
     return merged
 
 
+@validate_arguments
 def attach_provenance(dataset: AnyDataset, provenance: Mapping[str, ScoreProvenance]) -> AnyDataset:
     """Records where existing columns came from; the data is not touched.
 

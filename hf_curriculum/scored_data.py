@@ -26,6 +26,7 @@ from hf_curriculum.provenance import (
     validate_recorded,
 )
 from hf_curriculum.scored_shards import MANIFEST, load_scored_shards
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ def load_provenance(path: str | Path, split: str | None = None) -> dict[str, Sco
     return merged_provenance(found, split)
 
 
+@validate_arguments
 def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_arguments: Any) -> None:
     """Saves a scored data set with `save_to_disk`, a `scores.json` and a section on the scores in `README.md`.
 
@@ -155,6 +157,7 @@ def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
         )
 
 
+@validate_arguments
 def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
     """Loads a folder of `save_scored`, and verifies the data against `scores.json`; or a folder of `score_shards`.
 
@@ -200,6 +203,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     return DatasetDict(checked) if isinstance(dataset, DatasetDict) else next(iter(checked.values()))
 
 
+@validate_arguments
 def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> Dataset:
     """Concatenates data sets scored by different versions of a library, or after fits on different corpora.
 

@@ -16,6 +16,7 @@ from PIL import Image, ImageEnhance
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.image_inputs import FeatureInputs, ImageInputs, PixelInputs, RegionInputs
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class CaptionCollator:
         torch.Size([1, 3, 64, 64])
     """
 
+    @validate_arguments
     def __init__(
         self,
         tokenizer: Any,

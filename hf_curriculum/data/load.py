@@ -29,10 +29,12 @@ from hf_curriculum.data.readers.url_lists import (
     unasked,
 )
 from hf_curriculum.data.request import UNSPLIT, Request, is_for_datasets, keep_readable, one_or_all, validate_unused
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def load_captioned(
     source: str | Path | Dataset | DatasetDict,
     *,

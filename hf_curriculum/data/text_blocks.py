@@ -16,6 +16,7 @@ from datasets import Dataset
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
 from hf_curriculum.data.text import cached_arrow
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ INPUT_IDS = "input_ids"
 _LINES, _BLOCKS = 1000, 512
 
 
+@validate_arguments
 def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: str = CAPTION) -> Dataset:
     """All texts as one sequence of tokens, split into blocks of `size`; an incomplete last block is dropped.
 
@@ -130,6 +132,7 @@ WORD_LIMIT = 50_000_000
 """Words of text, and as many of captions, that the challenge's multimodal track allows (Saha et al. 2024, §3)."""
 
 
+@validate_arguments
 def count_words(dataset: Dataset, column: str = CAPTION) -> int:
     """The number of words, separated by white space, in a column of texts, as the challenge counts.
 
@@ -228,6 +231,7 @@ class JointText:
 
     is_random = True
 
+    @validate_arguments
     def __init__(self, collator: Any, text: Dataset, text_collator: Any) -> None:
         if not len(text):
             raise ValueError("There is no text to join to the captions. Leave it out, or give some.")

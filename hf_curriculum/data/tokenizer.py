@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from hf_curriculum.columns import CAPTION, TOKENS, require_columns
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, IterableDataset
@@ -25,6 +26,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = ("[PAD]", *(f"[unused{number}]" for number in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+@validate_arguments
 def train_wordpiece(
     texts: Iterable[str] | Dataset | IterableDataset,
     vocab_size: int = 30_522,
@@ -217,6 +219,7 @@ _MAX_LISTED = 5
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
+@validate_arguments
 def train_word_tokenizer(
     texts: Iterable[str] | Dataset | DatasetDict,
     min_count: int = 5,

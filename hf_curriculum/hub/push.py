@@ -23,6 +23,7 @@ from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.scored_data import write_provenance
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.save import save_bucketed
 from hf_curriculum.streaming.shards import CHUNK_OF_FILES, embedded_tables, write_parquet
@@ -94,6 +95,7 @@ class PushContents:
         return "\n".join(lines)
 
 
+@validate_arguments
 def push_scored(
     dataset: Dataset | DatasetDict,
     repo_id: str,

@@ -13,13 +13,14 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from hf_curriculum.config import Configured, read_config, validate_numbers
+from hf_curriculum.config import Configured, read_config
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.batches import Batches, ByNode, batches_from
 from hf_curriculum.planning.deciding import Deciding, Log
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored
 from hf_curriculum.planning.stage import Budget, Stage
+from hf_curriculum.shapes import validate_arguments, validate_fields
 
 PartialBatches = Literal["stream", "keep"]
 DEFAULT_EPOCHS = 3.0
@@ -69,7 +70,7 @@ class Curriculum(Configured, Deciding, ABC):
             value = getattr(self, item.name)
             if isinstance(value, (list, range, np.ndarray)):
                 object.__setattr__(self, item.name, tuple(value))
-        validate_numbers(self)
+        validate_fields(self)
         self._choice("easy", (None, "low", "high"))
         self._choice("unscored", ("last", "drop", "error"))
         self._choice("partial_batches", ("stream", "keep"))
@@ -364,6 +365,7 @@ def num_steps(draws: float, global_batch_size: int) -> int:
     return max(1, math.ceil(draws / global_batch_size - 1e-9))
 
 
+@validate_arguments
 def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curriculum:
     """Makes a curriculum from its name, a mapping, JSON or YAML text, or a file; returns a curriculum unchanged.
 

@@ -24,6 +24,7 @@ from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.provenance import DATASET_TYPES
 from hf_curriculum.rng import PAD_INDEX, mix64
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -296,6 +297,7 @@ class Plan:
         """Whether passes end with smaller batches, whose free sample positions hold `PAD_INDEX`."""
         return self.curriculum.partial_batches == "keep"
 
+    @validate_arguments
     def export(
         self,
         file: str | Path,
@@ -536,6 +538,7 @@ class Plan:
         return plan_html(self)
 
 
+@validate_arguments
 def make_plan(
     curriculum: Curriculum | Mapping[str, Any] | str | Path,
     ranking: Dataset | Ranking | np.ndarray,

@@ -16,6 +16,7 @@ from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.rows import FileOrder, chunks_of, row_type
 from hf_curriculum.provenance import DATASET_TYPES, numeric_column, read_provenance, validate_recorded
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ Sort = Callable[[np.ndarray, Easy], np.ndarray]
 """What orders rows by their scores, as `sort_scores` does."""
 
 
+@validate_arguments
 def rank_scores(
     scores: np.ndarray,
     easy: Easy = "low",

@@ -21,6 +21,7 @@ from hf_curriculum.data.conversations import ConversationError, Part, Turns, is_
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.parts import launched_here
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, validate_choice
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     import torch
@@ -216,6 +217,9 @@ class Scorer(Component):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _validate_score(cls)
+        for name in ("__init__", "fit", "fit_counts"):
+            if name in vars(cls) and cls.__module__.startswith("hf_curriculum."):
+                setattr(cls, name, validate_arguments(vars(cls)[name]))
 
     @property
     def outputs(self) -> dict[str, str]:

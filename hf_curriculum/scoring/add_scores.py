@@ -36,10 +36,12 @@ from hf_curriculum.provenance import (
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.shared_passes import share_passes
 from hf_curriculum.scorers.visual.images import image_workers
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def add_scores(
     dataset: AnyDataset,
     scorers: Scorer | Sequence[Scorer],

@@ -26,8 +26,10 @@ from hf_curriculum.provenance import (
 )
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scoring.join import warn_if_merged
+from hf_curriculum.shapes import validate_arguments
 
 
+@validate_arguments
 def shuffle_scores(
     dataset: Dataset | DatasetDict,
     column: str,
@@ -99,6 +101,7 @@ def shuffle_scores(
     return append_columns(dataset, {name: values}, {name: made}, overwrite=overwrite)
 
 
+@validate_arguments
 def deal_rows(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, np.ndarray]:
     """Deals a share of the captions to rows of other images: a control whose wrong captions are known.
 

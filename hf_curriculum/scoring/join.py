@@ -35,6 +35,7 @@ from hf_curriculum.provenance import (
     validate_choice,
 )
 from hf_curriculum.scored_shards import KEY, MANIFEST, SHARD, UID, load_scored_shards
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 Easy = Literal["low", "high"]
 
 
+@validate_arguments
 def add_scores_from(
     dataset: Dataset | DatasetDict,
     source: str | Path | Dataset,
@@ -377,6 +379,7 @@ _MARK = b"hf_curriculum_scores"
 _FORMAT = 1
 
 
+@validate_arguments
 def save_scores(
     dataset: Dataset | DatasetDict,
     path: str | Path,
@@ -453,6 +456,7 @@ def save_scores(
     return Path(path)
 
 
+@validate_arguments
 def load_scores(
     dataset: Dataset | DatasetDict, path: str | Path, *, partial: bool = False, overwrite: bool = False
 ) -> Dataset | DatasetDict:

@@ -37,6 +37,7 @@ from hf_curriculum.scorers.alignment.clip_backends import PREFIX, OpenClipTowers
 from hf_curriculum.scorers.base import Component
 from hf_curriculum.scorers.pretrained import folder_digest, load_pretrained
 from hf_curriculum.scorers.visual.images import batches_of_one_size
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -228,6 +229,7 @@ EMBEDDING = "image_embedding"
 _SHIPPED = Path(__file__).parents[1] / "models" / SCENES_CLIP
 
 
+@validate_arguments
 def add_embeddings(
     dataset: Dataset | DatasetDict,
     model: str | Path = SCENES_CLIP,

@@ -24,8 +24,10 @@ from hf_curriculum.scoring.add_scores import (
     reading_images,
     splits_to_score,
 )
+from hf_curriculum.shapes import validate_arguments
 
 
+@validate_arguments
 def add_scores_sharded(
     dataset: Dataset | DatasetDict,
     scorers: Scorer | Sequence[Scorer],

@@ -19,6 +19,7 @@ from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance, validate_choice
 from hf_curriculum.scored_data import provenance_markdown, write_provenance
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.bucketing import ENDINGS, OUT, Bucketing, Layout, open_work
 from hf_curriculum.streaming.index import FILE_NAME, BucketIndex, ShardFormat, StoredBucket, quantile_positions
 from hf_curriculum.streaming.shards import embedded_tables, validate_features
@@ -27,6 +28,7 @@ SHARD_ROWS = 10_000
 """Rows of a shard where nothing else is asked for, and of a stretch of a data set that is read at once."""
 
 
+@validate_arguments
 def save_bucketed(
     dataset: Dataset,
     path: str | Path,

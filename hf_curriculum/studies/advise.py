@@ -21,6 +21,7 @@ from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.rng import mix64
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.studies.dealing import CROSS_FIT_STEPS, DEALT, Sample, Share
 from hf_curriculum.studies.statistics import Interval, auc_interval, crossed_interval
 
@@ -119,6 +120,7 @@ def _signed(found: Interval) -> str:
     return f"{100 * found.value:+.1f} [{100 * found.lower:+.1f}, {100 * found.upper:+.1f}]"
 
 
+@validate_arguments
 def advise(
     dataset: Dataset,
     score_column: str | None = None,

@@ -34,6 +34,7 @@ from hf_curriculum.data.regions.store import (
     read_facts,
     stored_ids,
 )
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ _BESIDE = ("label.tsv", ".hw.tsv")  # read with the table they belong to
 Source = RegionSource | str | Path
 
 
+@validate_arguments
 def pack_regions(
     source: Source | Sequence[Source] | Mapping[str, Any],
     path: str | Path,

@@ -23,6 +23,7 @@ from hf_curriculum.scorers.base import installed_versions
 from hf_curriculum.scorers.text.mentions import COCO_NAMES
 from hf_curriculum.scorers.visual.detectors import Detections, Detector
 from hf_curriculum.scorers.visual.images import image_workers, open_image, read_ahead
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ FEATURE: Any = List({"name": Value("string"), "box": List(Value("float32"), leng
 _BATCH = 32  # images opened at a time
 
 
+@validate_arguments
 def add_detections(
     dataset: Dataset,
     detector: Detector,

@@ -17,6 +17,7 @@ from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import FILE_NAME
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, one_or_all
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ _LOOKS = 100  # images whose headers are compared with the file's sizes
 _FOLDERS = ("JPEGImages", "Annotations")
 
 
+@validate_arguments
 def load_objects(
     source: str | Path, *, images: str | Path | None = None, split: str | None = None, allow_outside: bool = False
 ) -> Dataset | DatasetDict:

@@ -20,6 +20,7 @@ from hf_curriculum.data.proposals import SelectiveSearch, StoredProposals, impor
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, read_column
 from hf_curriculum.scoring.per_image import ImageColumns, add_per_image
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ _BOXES = List(List(Value("float32"), length=4))
 _SCORES = List(Value("float32"))
 
 
+@validate_arguments
 def add_proposals(
     dataset: Dataset | DatasetDict,
     source: SelectiveSearch | StoredProposals | RegionSource | str | Path,
@@ -244,6 +246,7 @@ def _without_empty(dataset: Dataset | DatasetDict) -> Dataset | DatasetDict:
     return dataset.select(kept)
 
 
+@validate_arguments
 def write_proposals(
     dataset: Dataset, folder: str | Path, *, column: str = PROPOSALS, image_column: str = IMAGE
 ) -> Path:

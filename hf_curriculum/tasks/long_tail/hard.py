@@ -12,11 +12,13 @@ from hf_curriculum.columns import GUIDANCE, HARD, LABEL
 from hf_curriculum.config import kind_of
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import append_columns, numeric_column, read_column
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.long_tail.data.classes import class_counts, class_names, read_labels
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def mark_hard(
     dataset: Dataset,
     *,

@@ -18,6 +18,7 @@ from hf_curriculum.data.captions import group_codes
 from hf_curriculum.provenance import append_columns, read_column
 from hf_curriculum.rng import hash64
 from hf_curriculum.scored_data import concat_scored
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.ontology.objects import read_objects
 from hf_curriculum.tasks.alignment.ontology.ontology import Ontology
 from hf_curriculum.tasks.alignment.ontology.triplets import NODE, NOUN
@@ -29,6 +30,7 @@ SOURCE = "source"
 """The column that says which source a pair is from."""
 
 
+@validate_arguments
 def join_sources(sources: Mapping[str, Dataset]) -> Dataset:
     """Joins pairs of several sources into one data set, with ids such as "coco/9".
 
@@ -100,6 +102,7 @@ class StageCount(NamedTuple):
     classes: int | None = None
 
 
+@validate_arguments
 def count_stages(ontology: Ontology, pairs: Dataset, triplets: Dataset, objects: Any = None) -> tuple[StageCount, ...]:
     """Counts pairs, pairs whose image shows an object, and triplets of each source and of all.
 
@@ -157,6 +160,7 @@ def _distinct(dataset: Dataset, column: str, rows: np.ndarray) -> int:
     return len(pc.unique(values.drop_null()))
 
 
+@validate_arguments
 def hold_out_instances(triplets: Dataset, number: int = 100, *, seed: int = 0) -> DatasetDict:
     """Holds out a number of triplets of different images, the same for the same data and seed on any machine.
 

@@ -13,6 +13,7 @@ from hf_curriculum.columns import CAPTION
 from hf_curriculum.evaluation.comparison import ResultTable, draw_images
 from hf_curriculum.evaluation.nouns import OBJECTS
 from hf_curriculum.scorers.text.nouns import singular
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.retrieval.compare import RECALL_NAMES, TITLES
 from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, Similarities
 
@@ -156,6 +157,7 @@ def rank_within_classes(
     )
 
 
+@validate_arguments
 def object_classes(dataset: Dataset) -> list[list[str]] | None:
     """The classes of each row's caption: objects that its image shows and that it names, in singular or plural.
 
