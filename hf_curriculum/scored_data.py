@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, concatenate_datasets
 
-from hf_curriculum.config import complete_folder, kind_of, read_json, reading
+from hf_curriculum.config import complete_folder, read_json, reading
 from hf_curriculum.data.readers.outside_files import load_saved
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
@@ -46,7 +46,7 @@ _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
 def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
     """The content of `scores.json`: per split its rows, and per score provenance, unscored rows and quantiles."""
     content: dict[str, Any] = {"format": _FORMAT, "splits": {}}
-    for name, part in as_splits(dataset, "`describe_scores`").items():
+    for name, part in as_splits(dataset).items():
         found = read_provenance(part)
         content["splits"][name] = {
             "rows": len(part),
@@ -181,7 +181,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     if (Path(path) / MANIFEST).is_file():
         return load_scored_shards(path)
     content, dataset = _load_file(path), load_saved(path, allow_outside=allow_outside)
-    parts = as_splits(dataset, "`load_scored`")
+    parts = as_splits(dataset)
     with reading(Path(path) / FILE_NAME, _REMEDY):
         recorded = {name: part["rows"] for name, part in content["splits"].items()}
     found = {name: len(part) for name, part in parts.items()}
@@ -222,9 +222,6 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
     Example:
         >>> joined = concat_scored([scored_in_spring, scored_in_autumn])  # doctest: +SKIP
     """
-    for part in datasets:
-        if not isinstance(part, Dataset):
-            raise TypeError(f"`concat_scored` joins data sets, and was given {kind_of(part)}. Give their splits.")
     if not datasets:
         raise ValueError("`concat_scored` was given no data set. Give at least one.")
     found = [read_provenance(part) for part in datasets]
@@ -298,7 +295,7 @@ def provenance_markdown(dataset: Dataset | DatasetDict) -> str:
     """The section on scores of a data set card: where they came from, and how they are distributed in each split."""
     origins: dict[tuple[str, ScoreProvenance], None] = {}  # a dict keeps the order, splits that agree share a row
     shares: list[tuple[object, ...]] = []
-    for name, part in as_splits(dataset, "`provenance_markdown`").items():
+    for name, part in as_splits(dataset).items():
         for column, made in read_provenance(part).items():
             origins[column, made] = None
             counts = score_statistics(score_values(part, column))

@@ -78,7 +78,9 @@ def validate_fields(config: Any) -> None:
 
 def validate_data(owner: str, name: str, value: Any) -> None:
     """Checks that an argument that any map-style data set may be is no other shape of data."""
-    if value is not None and (isinstance(value, (str, os.PathLike, Mapping)) or _table_of(value) not in _MAP_STYLE):
+    first = value[0] if isinstance(value, (list, tuple)) and len(value) else None
+    other = isinstance(value, (str, os.PathLike, Mapping, type, Real, np.ndarray)) or isinstance(first, (str, Real))
+    if other or _table_of(value) not in _MAP_STYLE or _table_of(first) is not None:
         from datasets import Dataset
 
         advice = _advice(value, Dataset)

@@ -157,6 +157,7 @@ class CaptionCollator:
         plain.image_inputs = None if self.image_inputs is None else self.image_inputs.without_augmentation()
         return plain
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 

@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.config import kind_of, special_file
+from hf_curriculum.config import special_file
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder, validate_inside
@@ -44,11 +44,6 @@ class Request:
 
     def __post_init__(self) -> None:
         path = self.path
-        if path is None and not isinstance(self.source, (Dataset, DatasetDict)):
-            raise TypeError(
-                f"`{self.loader}` was given {kind_of(self.source)}, and a Dataset, a DatasetDict, a name or a path is "
-                "needed. A curriculum needs rows by number: load the data without `streaming=True`."
-            )
         kind = None if path is None else special_file(path)
         if kind not in (None, "folder"):
             raise ValueError(f"{path} is a {kind}, not a file or folder for `{self.loader}`. Name another.")

@@ -106,6 +106,7 @@ class BlockCollator:
     columns: tuple[str, ...] = (INPUT_IDS,)
     is_random = False
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 
@@ -248,6 +249,7 @@ class JointText:
         """The collator for evaluation: captioned images alone."""
         return self.collator.without_augmentation()
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 

@@ -20,7 +20,7 @@ from hf_curriculum.planning.deciding import Observed, Selection
 from hf_curriculum.planning.export import export_order, validate_order
 from hf_curriculum.planning.exposure import TRAINED, Exposure, cut_line, describe, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
-from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
+from hf_curriculum.planning.ranking import Ranking, easy_of_numbers, rank_dataset, rank_scores
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.provenance import DATASET_TYPES
 from hf_curriculum.rng import PAD_INDEX, mix64
@@ -555,7 +555,7 @@ def make_plan(
 
     Args:
         curriculum: the rule, or its name, mapping or file.
-        ranking: the data set, an order of examples, or one score per example, where low = easy by default.
+        ranking: the data set, an order of examples, or one score per example, with `easy` in the rule.
         score_column: the data set's score.
         global_batch_size: examples per optimizer step.
         seed: key of every draw.
@@ -585,7 +585,7 @@ def make_plan(
             "Give the data set, or leave score_column out."
         )
     if not isinstance(ranking, Ranking):
-        ranking = rank_scores(ranking, curriculum.easy or "low", unscored=curriculum.unscored)
+        ranking = rank_scores(ranking, easy_of_numbers(curriculum), unscored=curriculum.unscored)
     if not len(ranking):
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     plan = bind(curriculum, ranking, Budget(epochs, max_steps, global_batch_size), seed)

@@ -18,7 +18,6 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.grouping import aggregate_per_image
 from hf_curriculum.data.image_files import stored_feature, with_stored
@@ -107,11 +106,6 @@ def add_scores(
         return IterableDatasetDict(parts)
     if isinstance(dataset, IterableDataset):
         return _score_iterable(dataset, scorers, batch_size, overwrite, given)
-    if not isinstance(dataset, (Dataset, DatasetDict)):
-        raise TypeError(
-            f"`add_scores` was given {kind_of(dataset)}. Give a `datasets.Dataset`, `DatasetDict` or "
-            "`IterableDataset`."
-        )
     splits = splits_to_score(dataset, scorers, per_image, overwrite)
     options = (batch_size, num_proc, resume_every or None, cache_dir, load_from_cache_file)
     with reading_images(num_workers, num_proc):

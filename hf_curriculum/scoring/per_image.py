@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, kind_of, read_json, sole_writer
+from hf_curriculum.config import digest, read_json, sole_writer
 from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.processors import process_image
@@ -101,11 +101,6 @@ def add_per_image(
         raise ValueError(
             f"`part_images={part_images}` and `num_proc={num_proc}` were given. A part has at least 1 image, and "
             "processes are counted from 0, which is this one alone."
-        )
-    if not isinstance(dataset, (Dataset, DatasetDict)):
-        raise TypeError(
-            f"{columns.action}: {kind_of(dataset)} was given. Images are assigned to parts by number: give a "
-            "`Dataset` or a `DatasetDict`."
         )
     splits = dict(dataset) if isinstance(dataset, DatasetDict) else {"all": dataset}
     for part in splits.values():

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from hf_curriculum.config import kind_of, recover_folder, sole_writer, take_place
+from hf_curriculum.config import recover_folder, sole_writer, take_place
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
@@ -84,11 +84,6 @@ def save_bucketed(
         >>> index = save_bucketed(scored, "buckets", 4, score_column="noun_count")
         >>> stream = BucketedStream("buckets", Phases(4), global_batch_size=32)
     """
-    if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"`save_bucketed` was given {kind_of(dataset)}. Buckets are made of all rows of one split at once: give a "
-            "`datasets.Dataset`, such as `splits['train']`."
-        )
     validate_choice("format", format, ("parquet", "webdataset"))
     _validate_shards(shard_size, num_shards)
     if format == "webdataset":

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.filter import Filter
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.markdown import table
@@ -171,8 +170,6 @@ def advise(
     """
     begin = time.perf_counter()
     validate_choice("model", model, ("small",))
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"`advise` was given {kind_of(dataset)}. Give a map-style `Dataset`, one split.")
     if not minutes > 0 or (seeds is None) != (lengths is None) or (seeds is not None and (seeds < 2 or not lengths)):
         raise ValueError(
             f"minutes={minutes}, seeds={seeds}, lengths={lengths} were given. Give more than 0 minutes; in place of "

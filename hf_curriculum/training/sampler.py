@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch.utils.data import Sampler
 
 from hf_curriculum.config import parse_json, reading
@@ -79,7 +80,7 @@ class CurriculumSampler(Sampler[Any]):
 
     @classmethod
     @validate_arguments
-    def from_export(cls, file: str | Path, dataset: Any = None, start: int = 0) -> CurriculumSampler:
+    def from_export(cls, file: str | Path, dataset: Dataset | None = None, start: int = 0) -> CurriculumSampler:
         """A sampler of the order that `plan.export("order.npy")` wrote, perhaps on another machine.
 
         Args:

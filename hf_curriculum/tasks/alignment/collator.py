@@ -124,6 +124,7 @@ class ContrastiveCollator:
         plain.image_inputs = self.image_inputs.without_augmentation()
         return plain
 
+    @validate_arguments
     def __call__(self, examples: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 

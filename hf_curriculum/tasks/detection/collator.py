@@ -186,6 +186,7 @@ class DetectionCollator:
         plain._evaluates = True
         return plain
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         return self.collate([self.prepare(example) for example in examples])
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 from datasets import Dataset, Features, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.image_files import stored_images
 from hf_curriculum.data.images import UnreadableImageError
@@ -80,12 +79,6 @@ def add_detections(
         >>> data = add_detections(data, OnnxDetector("FastestDet.onnx"), names="coco")  # doctest: +SKIP
         >>> ontology = Ontology.induce(data, "objects")  # doctest: +SKIP
     """
-    if not isinstance(dataset, Dataset) or not isinstance(detector, Detector):
-        wrong = dataset if not isinstance(dataset, Dataset) else detector
-        raise TypeError(
-            f"`add_detections` was given {kind_of(wrong)}. It takes a `datasets.Dataset` (one split), and a detector "
-            "such as `ModelDetector(name)` or `OnnxDetector(path)`."
-        )
     require_columns(
         dataset.column_names, [IMAGE], reader="A detector looks at images.", remedy="Load the data with its images."
     )

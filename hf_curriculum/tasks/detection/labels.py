@@ -13,7 +13,6 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes, holds_text
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.markdown import table
@@ -268,16 +267,9 @@ def add_labels(
         >>> labelled["labels"][:]
         [[0, 1], [1]]
     """
-    if not isinstance(labels, ImageLabels):
-        raise TypeError(
-            f"`add_labels` was given {kind_of(labels)} as labels. They come from `CaptionLabels(...)`, "
-            "`BoxLabels(...)` or `GivenLabels(column)`."
-        )
     if isinstance(dataset, DatasetDict):
         options = {"column": column, "drop_unlabelled": drop_unlabelled, "overwrite": overwrite}
         return DatasetDict({name: add_labels(part, labels, **options) for name, part in dataset.items()})
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"`add_labels` was given {kind_of(dataset)}. Give a `Dataset` or a `DatasetDict`.")
     require_columns(
         dataset.column_names,
         [labels.column],

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Image, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of, write_atomically
+from hf_curriculum.config import write_atomically
 from hf_curriculum.data.images import UnreadableImageError, image_size
 from hf_curriculum.data.proposals import SelectiveSearch, StoredProposals, import_opencv
 from hf_curriculum.data.regions.base import RegionSource
@@ -100,11 +100,6 @@ def add_proposals(
     """
     if isinstance(source, (RegionSource, str, Path)):
         source = StoredProposals(source)
-    if not isinstance(source, (SelectiveSearch, StoredProposals)):
-        raise TypeError(
-            f"`add_proposals` was given {kind_of(source)}. Proposals come from `SelectiveSearch()`, a file that "
-            "`open_regions` reads, or `StoredProposals(file)`."
-        )
     columns = _Searched(source, image_column) if isinstance(source, SelectiveSearch) else _Read(source, image_column)
     if isinstance(columns, _Read):
         columns.look(dataset)

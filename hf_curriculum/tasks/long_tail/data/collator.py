@@ -83,6 +83,7 @@ class LabelCollator:
             plain.image_inputs.augment = CentreCrop(self.evaluation_crop)
         return plain
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 

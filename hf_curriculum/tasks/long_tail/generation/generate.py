@@ -228,8 +228,6 @@ def plan_spectrum(
 
 def hard_images(data: Dataset, allow_all_hard: bool = False) -> Dataset:
     """The rows whose image is hard."""
-    if not isinstance(data, Dataset):
-        raise TypeError(f"{kind_of(data)} was given for the real images. Give one split, a map-style `Dataset`.")
     require_columns(
         data.column_names,
         [IMAGE, IMAGE_ID, HARD],
