@@ -153,7 +153,7 @@ def _fits_one(value: Any, hint: Any) -> bool:
         return callable(value)
     if origin in (Any, object) or not isinstance(origin, type):
         return True
-    if issubclass(origin, Mapping):
+    if origin in (dict, Mapping):
         exact = type(value) is dict and len(inner) == 2
         return isinstance(value, Mapping) and (
             not exact or all(_fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items())
@@ -161,7 +161,10 @@ def _fits_one(value: Any, hint: Any) -> bool:
     if _is_series(origin):
         sized = origin not in (Iterable, np.ndarray) or not inner
         each = Union[tuple(part for part in inner if part is not ...) or (Any,)]  # noqa: UP007
-        parts = {type(part): part for part in value} if isinstance(value, (list, tuple)) and each is not Any else {}
+        listed = value if isinstance(value, (list, tuple)) else value[:1].tolist() if _is_vector(value) else ()
+        parts = {} if each is Any else {type(part): part for part in listed}
+        if origin is np.ndarray:
+            return _holds_values(value, sized) and not any(map(_is_no_number, listed[:1]))
         return _holds_values(value, sized) and all(_fits(part, each) for part in parts.values())  # one of each type
     return isinstance(value, origin)
 
@@ -175,6 +178,14 @@ def _holds_values(value: Any, sized: bool) -> bool:
     no_list = isinstance(value, (str, bytes, Mapping, os.PathLike, type)) or _table_of(value) is not None
     wanted = hasattr(value, "__iter__") and (hasattr(value, "__len__") or not sized)
     return wanted and not no_list and getattr(value, "ndim", 1) > 0
+
+
+def _is_no_number(value: Any) -> bool:
+    return isinstance(value, (str, bytes, Mapping)) or _table_of(value) is not None
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == 1
 
 
 def _is_plain(hint: Any) -> bool:
@@ -253,7 +264,7 @@ def _plural(found: re.Match[str]) -> str:
 
 def _advice(value: Any, hint: Any) -> str:
     """`: give …`, what to give in place of a value; nothing where that is clear."""
-    from datasets import Dataset
+    from datasets import Dataset, DatasetDict
 
     remedy, table = "", _table_of(value)
     first = value[0] if isinstance(value, (list, tuple)) and len(value) else None
@@ -273,7 +284,8 @@ def _advice(value: Any, hint: Any) -> str:
         split = next(iter(value), "train") if isinstance(value, Mapping) else "train"
         remedy = _TABLES[table].format(split=split)
     elif isinstance(value, Mapping) and any(_table_of(part) is not None for part in value.values()):
-        remedy = f'one of them, `data["{next(iter(value))}"]`'
+        several = _fits(DatasetDict(), hint)
+        remedy = "`datasets.DatasetDict(data)`" if several else f'one of them, `data["{next(iter(value))}"]`'
     elif isinstance(value, Mapping):
         columns = value and all(isinstance(part, (list, tuple, np.ndarray)) for part in value.values())
         remedy = "`Dataset.from_dict(data)`" if columns else "rows, not one row: `Dataset.from_list([row])`"

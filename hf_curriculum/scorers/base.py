@@ -308,7 +308,7 @@ class Scorer(Component):
             return None
 
     def validate_columns(self) -> None:
-        """Raises a `TypeError` if `columns`, `decode_false` or `fitted_attributes` is one string, or there is no `name`."""
+        """Raises a `TypeError` for one string in place of columns or attributes, and where there is no `name`."""
         if not all(isinstance(name, str) and name for name in self.outputs):
             raise TypeError(
                 f'{type(self).__name__} has no `name`, the column that it writes. Give it one: name = "my_score".'
