@@ -22,7 +22,7 @@ from hf_curriculum.names import SCORERS
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _A = re.compile(r"\ban? (list|[\w ]+?)(?=,| of | or |$)")
-_NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number"), bool: ((bool, np.bool_), "True or False")}
+_NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number"), bool: ((Integral, np.bool_), "a bool")}
 _TABLES = {
     "datasets.Dataset": 'a column of it, `data["caption"]`',
     "datasets.DatasetDict": 'one of them, `data["{split}"]`',
@@ -208,7 +208,8 @@ def _refusal(function: Any, name: str, bound: Mapping[str, Any], hints: Mapping[
     if "." in function.__qualname__ and who == function.__name__:
         who = f"{owner.__name__}.{who}"
     value, hint = bound[name], hints[name]
-    text = f"`{who}` was given {_described(value)} as `{name}`, and {_needed(hint)} is needed{_advice(value, hint)}."
+    found, needed = _described(value, hint), f"{_needed(hint)} is needed{_advice(value, hint)}."
+    text = f"`{who}` was given {found} as `{name}`, and {needed}"
     others = {other: given for other, given in bound.items() if Any not in (hint, hints.get(other, Any))}
     if any(_fits(given, hint) and _fits(value, hints[other]) for other, given in others.items()):
         parameters = [part for part in hints if part not in ("self", "cls")]
@@ -216,23 +217,32 @@ def _refusal(function: Any, name: str, bound: Mapping[str, Any], hints: Mapping[
     return text
 
 
-def _described(value: Any) -> str:
-    """What a value is, with its content where that is short."""
+def _described(value: Any, hint: Any = Any) -> str:
+    """What a value is, with its content where that is short; of a list the first part that is wrong."""
     if value is None or isinstance(value, (bool, Real)):
         return repr(value)
     if isinstance(value, str):
         return f"the text {value[:60]!r}"
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    if isinstance(value, Mapping):
-        splits = _table_of(value) is not None or any(_table_of(part) is not None for part in value.values())
-        content = f"the splits {sorted(map(str, value))}" if splits else f"the keys {list(map(str, value))[:5]}"
-        return f"{kind_of(value)} of {content}"
-    if isinstance(value, (list, tuple)) and len(value):
-        return f"{kind_of(value)} that holds {kind_of(value[0])}"
     if isinstance(value, np.ndarray):
         return f"an array of the shape {value.shape} and the type {value.dtype}"
+    if isinstance(value, (list, tuple, dict)) and len(value) and (inner := _inner(value, hint)):
+        parts = list(value.values() if isinstance(value, dict) else value)
+        odd = next((part for part in parts if not any(_fits(part, each) for each in inner)), parts[0])
+        return f"{kind_of(value)} that holds {_described(odd)}"
+    if isinstance(value, Mapping):
+        splits = any(_table_of(part) is not None for part in (value, *value.values()))
+        return f"{kind_of(value)} of the {'splits' if splits else 'keys'} {list(map(str, value))[:5]}"
     return kind_of(value)
+
+
+def _inner(value: Any, hint: Any) -> list[Any]:
+    """What an annotation says of the parts of a list, or of the values of a mapping; anything of a list otherwise."""
+    hints = [(get_origin(each), get_args(each)) for each in _alternatives(hint)]
+    if isinstance(value, dict):
+        return [inner[1] for origin, inner in hints if origin in (dict, Mapping)]
+    return [part for origin, inner in hints if _is_series(origin) for part in inner if part is not ...] or [Any]
 
 
 def _needed(hint: Any) -> str:
@@ -249,8 +259,17 @@ def _needed(hint: Any) -> str:
             name = "a list" if inner[0] is Any else f"a list of {_A.sub(_plural, each)}"
         elif _is_series(origin):
             name = "an array" if origin is np.ndarray else "a list"
+        elif origin in (dict, Mapping) and inner and inner[1] is not Any:
+            name = f"a mapping of {_A.sub(_plural, _needed(inner[0]))} to {_A.sub(_plural, _needed(inner[1]))}"
         else:
-            words = {str: "a text", Path: "a path", Callable: "a function", NoneType: "None", Any: "something else"}
+            words = {
+                str: "a text",
+                Path: "a path",
+                Mapping: "a mapping",
+                dict: "a mapping",
+                Callable: "a function",
+                NoneType: "None",
+            }
             title = getattr(origin, "__name__", str(origin))
             name = words.get(origin, f"{'an' if title[0] in 'AEIOU' else 'a'} {title}")
         names.append(name)
@@ -277,7 +296,8 @@ def _advice(value: Any, hint: Any) -> str:
         if lists and isinstance(value, Mapping) and _fits(list(value.values()), hint):
             remedy = "`list(data.values())`"
         elif lists and table is not None:
-            remedy = 'a column, as in `list(data["caption"])`'
+            rows = f'data["{next(iter(value), "train")}"]' if isinstance(value, Mapping) else "data"
+            remedy = f'a column, as in `list({rows}["caption"])`'
         elif lists and _fits([value], hint):
             remedy = f"`[{value!r:.30}]`"
     elif table is not None:

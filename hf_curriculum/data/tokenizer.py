@@ -101,8 +101,6 @@ def _read(texts: Iterable[str] | Dataset | IterableDataset, column: str) -> Iter
     """The text in batches."""
     from datasets import Dataset, IterableDataset
 
-    if isinstance(texts, str):
-        raise TypeError("`texts` is a single string, whose items are letters. Pass a list of strings, or a data set.")
     if isinstance(texts, (Dataset, IterableDataset)):
         if texts.column_names is not None:
             require_columns(texts.column_names, [column], reader="The tokenizer reads it.", remedy="Pass `column=`.")
@@ -294,8 +292,8 @@ def _captions(
         is_table = isinstance(texts, (Dataset, IterableDataset))
         column = column or (TOKENS if is_table and TOKENS in named else CAPTION)
         return list(_read(texts, column))
-    if isinstance(splits, str) or not splits or (missing := [name for name in splits if name not in texts]):
-        wrong = "is one text, or empty" if isinstance(splits, str) or not splits else f"names {missing}"
+    if not splits or (missing := [name for name in splits if name not in texts]):
+        wrong = f"names {missing}" if splits else "is empty"
         raise ValueError(
             f"splits={splits!r} {wrong}; the data has the splits {list(texts)}. The vocabulary is counted in the "
             "named ones: pass some of these names in a list."

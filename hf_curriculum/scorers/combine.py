@@ -69,7 +69,7 @@ class Combine(Scorer):
     ) -> None:
         validate_choice("normalise", normalise, ("none", "zscore", "minmax", "rank"))
         validate_choice("missing", missing, ("nan", "skip"))
-        if not isinstance(weights, Mapping) or not weights:
+        if not weights:
             raise ValueError(
                 f"`weights={weights!r}` was given. It is a mapping from score columns to their weights; for equal "
                 "ones use `Combine.mean_of([...])`."

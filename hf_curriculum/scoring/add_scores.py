@@ -123,15 +123,9 @@ def reading_images(num_workers: int, num_proc: int | None) -> AbstractContextMan
 
 
 def as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
-    """The scorers as a list: each a `Scorer`, at least one, no column written twice; those of one model together."""
-    scorers = [scorers] if isinstance(scorers, Scorer) or not isinstance(scorers, Sequence) else list(scorers)
+    """The scorers as a list: at least one, no column written twice; those of one model together."""
+    scorers = [scorers] if isinstance(scorers, Scorer) else list(scorers)
     for scorer in scorers:
-        if not isinstance(scorer, Scorer):
-            given = f"the class {scorer.__name__}" if isinstance(scorer, type) else f"{scorer!r:.60}"
-            raise TypeError(
-                f"`add_scores` was given {given}, not a scorer. Give an instance (`NounCount()`), subclass `Scorer`, "
-                "or join finished numbers with `add_scores_from`."
-            )
         scorer.validate_columns()
     written = [column for scorer in scorers for column in scorer.outputs]
     if twice := sorted({column for column in written if written.count(column) > 1}):

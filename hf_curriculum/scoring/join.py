@@ -49,7 +49,7 @@ def add_scores_from(
     source: str | Path | Dataset,
     *,
     on: str | Sequence[str],
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     easy: Easy | Mapping[str, Easy] | None = None,
     overwrite: bool = False,
 ) -> Dataset | DatasetDict:

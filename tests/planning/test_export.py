@@ -231,7 +231,7 @@ def test_other_data_is_refused(plan, data, tmp_path):
         as_planned(data.select(range(39)), plan)
     with pytest.raises(ValueError, match="with other scores in `length`"):
         plan.export(tmp_path / "order.npy", data.shuffle(seed=1))
-    with pytest.raises(TypeError, match="a dict was given"):
+    with pytest.raises(TypeError, match="was given a dict of the keys"):
         as_planned({"caption": []}, plan)
     file = plan.export(tmp_path / "order.npy", data)
     with pytest.raises(ValueError, match="was made for other data: 40 rows then and now, but `caption` differs"):

@@ -468,12 +468,7 @@ def _resolve(source: Any, prefix: str | None) -> list[tuple[str, RegionSource]]:
                 f"No file matches {str(source)!r}. Give a pattern of tables, as in 'karpathy_*.tsv'."
             )
         return [(label, open_regions(file)) for file in files]
-    if isinstance(source, Sequence):
-        return [found for value in source for found in _resolve(value, prefix)]
-    raise TypeError(
-        f"Regions cannot be packed from a {type(source).__name__}. Give a path, a pattern, what `open_regions` "
-        "returned, a list of these, or a mapping of prefix to these."
-    )
+    return [found for value in source for found in _resolve(value, prefix)]
 
 
 def _identity(source: RegionSource) -> dict[str, Any]:

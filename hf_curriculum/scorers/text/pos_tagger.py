@@ -81,7 +81,7 @@ class PosTagger(Tagger):
     @validate_arguments
     def train(
         cls,
-        sentences: Iterable[str] | Iterable[Sequence[str]],
+        sentences: Iterable[str | None] | Iterable[Sequence[str]],
         tags: Iterable[Sequence[str]] | None = None,
         *,
         annotator: str | Tagger | Callable[[list[str]], list[list[str]]] = "pattern",
