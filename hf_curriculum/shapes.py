@@ -292,7 +292,7 @@ def _advice(value: Any, hint: Any) -> str:
         remedy = f"one that is made of it, `{value.__name__}(...)`"
     elif isinstance(value, str) and value in SCORERS:
         remedy = f"the scorer, `{SCORERS[value].__name__}(...)`"
-    elif not _fits(Dataset.from_dict({}), hint):
+    elif Dataset not in _alternatives(hint):
         if lists and isinstance(value, Mapping) and _fits(list(value.values()), hint):
             remedy = "`list(data.values())`"
         elif lists and table is not None:
@@ -304,17 +304,20 @@ def _advice(value: Any, hint: Any) -> str:
         split = next(iter(value), "train") if isinstance(value, Mapping) else "train"
         remedy = _TABLES[table].format(split=split)
     elif isinstance(value, Mapping) and any(_table_of(part) is not None for part in value.values()):
-        several = _fits(DatasetDict(), hint)
-        remedy = "`datasets.DatasetDict(data)`" if several else f'one of them, `data["{next(iter(value))}"]`'
+        remedy = (
+            "`datasets.DatasetDict(data)`"
+            if DatasetDict in _alternatives(hint)
+            else f'one of them, `data["{next(iter(value))}"]`'
+        )
     elif isinstance(value, Mapping):
         columns = value and all(isinstance(part, (list, tuple, np.ndarray)) for part in value.values())
-        remedy = "`Dataset.from_dict(data)`" if columns else "rows, not one row: `Dataset.from_list([row])`"
+        remedy = "`Dataset.from_dict(data)`" if columns else "a list of rows, `Dataset.from_list([data])`"
     elif isinstance(value, (str, os.PathLike)):
         remedy = "the data that `load_captioned`, `load_conversations` or `load_scored` reads from it"
     elif isinstance(first, Mapping):
         remedy = "`Dataset.from_list(data)`"
     elif _table_of(first) is not None:
         remedy = "`datasets.concatenate_datasets(data)`"
-    elif value is None or _holds_values(value, sized=False):
+    elif not lists and (value is None or _holds_values(value, sized=False)):
         remedy = '`Dataset.from_dict({"caption": [...]})`, for example'
     return f": give {remedy}" if remedy else ""

@@ -241,6 +241,7 @@ class Scorer(Component):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `score`.")
 
+    @validate_arguments
     def fit(self, dataset: Dataset) -> Scorer:
         """Sets the fitted attributes from a corpus, and returns the scorer; there are none in a score of one row."""
         return self

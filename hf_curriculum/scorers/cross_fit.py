@@ -16,6 +16,7 @@ from hf_curriculum.provenance import ScoreProvenance, read_column
 from hf_curriculum.rng import hash64, hash_below, mix64
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.registry import scorer_from
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,6 +47,7 @@ def folds_of(image_ids: Sequence[Any], folds: int = 2, seed: int = 0) -> np.ndar
     return hash_below(hash64(hashes, mix64(seed, _KEY)), folds)
 
 
+@validate_arguments
 def without_fold(dataset: Dataset, fold: int, folds: int = 2, seed: int = 0) -> Dataset:
     """The rows that a model may be trained on which then scores the fold, see `CrossFit`.
 

@@ -147,7 +147,7 @@ def test_what_is_no_text_is_an_error():
     with pytest.raises(TypeError, match=r"was given the text 'a red ball' as `texts`"):
         train_wordpiece("a red ball", 100)
     for texts in (["a", None], iter(["a", 3]), Dataset.from_dict({"caption": ["a", None]})):
-        with pytest.raises(TypeError, match=r"holds (None|3), a (NoneType|int)"):
+        with pytest.raises(TypeError, match=r"holds (None|3)"):
             train_wordpiece(texts, 100)
 
 
