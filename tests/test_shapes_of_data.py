@@ -96,6 +96,7 @@ def make_shapes():
     }
 
 
+ROWS = rows()
 SHAPES = make_shapes()
 MADE_BY = {"Dataset": Dataset, "datasets": datasets}
 
@@ -165,7 +166,7 @@ def test_every_function_that_takes_data_compares_its_arguments():
 def placeholder(hint):
     """Some argument that a parameter takes."""
     alternatives = shapes._alternatives(hint)
-    values = [1, 0.5, "x", [], {}, None, rows(), ["x"], np.zeros(2), print]
+    values = [1, 0.5, "x", [], {}, None, ROWS, ["x"], np.zeros(2), print]
     values += (
         [
             object.__new__(each)

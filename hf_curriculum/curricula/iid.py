@@ -68,7 +68,7 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
 
     Example:
         >>> import numpy as np
-        >>> plan = make_plan(Phases(2), np.arange(8), global_batch_size=4)
+        >>> plan = make_plan(Phases(2, easy="low"), np.arange(8), global_batch_size=4)
         >>> control_of(plan, "iid").to_dict()
         {'type': 'iid', 'examples': 12}
     """

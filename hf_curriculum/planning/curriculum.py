@@ -132,7 +132,7 @@ class Curriculum(Configured, Deciding, ABC):
 
         Example:
             >>> from hf_curriculum import Phases, make_plan
-            >>> plan = make_plan(Phases(3).fit_to(steps=12), np.arange(90), global_batch_size=10)
+            >>> plan = make_plan(Phases(3, easy="low").fit_to(steps=12), np.arange(90), global_batch_size=10)
             >>> plan.num_steps, [stage.epochs for stage in plan.stages]
             (12, [0.6666666666666666, 0.6666666666666666, 0.6666666666666666])
         """

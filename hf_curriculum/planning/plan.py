@@ -68,7 +68,7 @@ class Plan:
 
     Example:
         >>> from hf_curriculum import Phases
-        >>> plan = make_plan(Phases(2), np.array([3.0, 1, 2, 4]), global_batch_size=2)
+        >>> plan = make_plan(Phases(2, easy="low"), np.array([3.0, 1, 2, 4]), global_batch_size=2)
         >>> plan.num_steps, plan.rows(0, 4).tolist()
         (3, [2, 1, 3, 2])
     """
@@ -499,7 +499,7 @@ class Plan:
 
         Example:
             >>> from hf_curriculum import Filter, Phases
-            >>> plan = make_plan(Filter(0.5, Phases(2)), np.arange(100.0), global_batch_size=5)
+            >>> plan = make_plan(Filter(0.5, Phases(2), easy="low"), np.arange(100.0), global_batch_size=5)
             >>> plan.exposure().never_shown, plan.exposure().easiest_tenth
             (50.0, 2.0)
         """
@@ -570,7 +570,7 @@ def make_plan(
 
     Example:
         >>> from hf_curriculum import Phases
-        >>> plan = make_plan(Phases(num_phases=2), np.array([1.0, 2, 3, 4]), global_batch_size=2)
+        >>> plan = make_plan(Phases(2, easy="low"), np.array([1.0, 2, 3, 4]), global_batch_size=2)
         >>> plan.num_steps, [stage.pool_size for stage in plan.stages]
         (3, [2, 4])
     """

@@ -246,7 +246,9 @@ def test_damaged_files_are_refused(plan, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"order.npy does not exist. `plan.export"):
         CurriculumSampler.from_export(tmp_path / "order.npy")
     file = plan.export(tmp_path / "order.npy")
-    other = make_plan(Phases(3), np.arange(40.0), global_batch_size=8, seed=9).export(tmp_path / "other.npy")
+    other = make_plan(Phases(3, easy="low"), np.arange(40.0), global_batch_size=8, seed=9).export(
+        tmp_path / "other.npy"
+    )
     (tmp_path / "order.npy").write_bytes(other.read_bytes())
     with pytest.raises(ValueError, match=r"is not the file that order.npy.json was written for"):
         CurriculumSampler.from_export(file)

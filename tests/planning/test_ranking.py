@@ -158,7 +158,7 @@ def test_what_cannot_be_planned_for_is_said():
     with pytest.raises(TypeError, match=r"was given an IterableDataset as `ranking`"):
         make_plan(Phases(2), data.to_iterable_dataset(), score_column="mystery", global_batch_size=1)
     with pytest.raises(ValueError, match="score_column='mystery' names a column of a data set, and a ndarray"):
-        make_plan(Phases(2), np.arange(4.0), score_column="mystery", global_batch_size=1)
+        make_plan(Phases(2, easy="low"), np.arange(4.0), score_column="mystery", global_batch_size=1)
     with pytest.raises(TypeError, match=r"was given a Dataset as `scores`, and an array is needed"):
         rank_scores(data)
 

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from hf_curriculum import IID, BabySteps, CurriculumSampler, OnlineSelection, Phases, make_plan
 from hf_curriculum.planning.deciding import Observed
 
-PLAN = make_plan(Phases(3, 1), np.arange(30.0), global_batch_size=8)
+PLAN = make_plan(Phases(3, 1, easy="low"), np.arange(30.0), global_batch_size=8)
 
 
 def test_its_length_is_what_it_yields():
@@ -58,9 +58,9 @@ def test_its_state_counts_from_a_start_and_over_chunks(monkeypatch):
 @pytest.mark.parametrize(
     ("other", "different"),
     [
-        (make_plan(Phases(3, 1), np.arange(30.0), global_batch_size=8, seed=1), "seed"),
-        (make_plan(Phases(3, 1), np.arange(30.0)[::-1], global_batch_size=8), "scores"),
-        (make_plan(Phases(2, 1), np.arange(30.0), global_batch_size=8), "curriculum"),
+        (make_plan(Phases(3, 1, easy="low"), np.arange(30.0), global_batch_size=8, seed=1), "seed"),
+        (make_plan(Phases(3, 1, easy="low"), np.arange(30.0)[::-1], global_batch_size=8), "scores"),
+        (make_plan(Phases(2, 1, easy="low"), np.arange(30.0), global_batch_size=8), "curriculum"),
     ],
 )
 def test_the_state_of_another_plan_is_refused(other, different):
