@@ -110,8 +110,11 @@ def test_what_a_trainer_can_choose_rows_of():
     for data, match in (
         (Stream(), "is a .*Stream, which is read in its own order"),
         (iter([1]), "which is read in its own order"),
-        (DatasetDict(b=Dataset.from_dict({"a": [1]})), r"train_dataset is a DatasetDict of \['b'\]"),
-        ({"b": [1]}, r"train_dataset is a dict of \['b'\]"),
+        (
+            DatasetDict(b=Dataset.from_dict({"a": [1]})),
+            r"was given a DatasetDict of the splits \['b'\] as `train_dataset`",
+        ),
+        ({"b": [1]}, r"was given a dict of the keys \['b'\] as `train_dataset`"),
     ):
         with pytest.raises(TypeError, match=match):
             open_training_data(data)

@@ -76,7 +76,7 @@ def test_what_is_no_state_of_a_sampler_is_refused(state):
 
 
 def test_a_plan_that_has_to_decide_says_so_and_its_state_brings_the_decisions(caplog):
-    rule = BabySteps(num_buckets=3, epochs=4)
+    rule = BabySteps(num_buckets=3, epochs=4, easy="low")
     plan = make_plan(rule, np.arange(30.0), global_batch_size=8)
     sampler = CurriculumSampler(plan)
     assert len(sampler) == len(list(sampler)) == plan.known_samples < plan.num_samples
@@ -136,7 +136,7 @@ def test_every_step_sees_the_same_rows_on_any_number_of_processes(processes, mic
         assert sorted(rows) == sorted(PLAN.step_rows(step))
 
 
-CHOSEN = make_plan(OnlineSelection(3, "loss", then=Phases(3, 2)), np.arange(30.0), global_batch_size=8)
+CHOSEN = make_plan(OnlineSelection(3, "loss", then=Phases(3, 2), easy="low"), np.arange(30.0), global_batch_size=8)
 
 
 @pytest.mark.parametrize(("processes", "micro"), [(1, 8), (1, 4), (2, 4), (2, 2), (4, 1)])
