@@ -79,7 +79,7 @@ def validate_fields(config: Any) -> None:
 def validate_data(owner: str, name: str, value: Any) -> None:
     """Checks that an argument that any map-style data set may be is no other shape of data."""
     first = value[0] if isinstance(value, (list, tuple)) and len(value) else None
-    other = isinstance(value, (str, os.PathLike, Mapping, type, Real, np.ndarray)) or isinstance(first, (str, Real))
+    other = isinstance(value, (str, os.PathLike, Mapping, type, Real, np.ndarray)) or isinstance(first, str)
     if other or _table_of(value) not in _MAP_STYLE or _table_of(first) is not None:
         from datasets import Dataset
 

@@ -51,6 +51,8 @@ class Curriculum(Configured, Deciding, ABC):
     """
 
     needs_scores: ClassVar[bool] = True
+    leaves_hardest_out: ClassVar[bool] = False
+    """Whether some of the hardest examples are never drawn."""
     has_passes: ClassVar[bool] = True
     """Whether draws come in passes over a pool, which can end with a smaller batch."""
     easy: Easy | None = field(default=None, kw_only=True)
@@ -309,6 +311,7 @@ class WrappingCurriculum(Curriculum):
     pools_begin_easy: Any = _of_then("pools_begin_easy")
     needs_scores: Any = _of_then("needs_scores")
     needs_easy: Any = _of_then("needs_easy")
+    leaves_hardest_out: Any = _of_then("leaves_hardest_out")
     selection: Any = _of_then("selection")
     reads: Any = _of_then("reads")
     arrange: Any = _of_then("arrange")

@@ -239,12 +239,18 @@ def as_numbers(scores: Any) -> np.ndarray:
 
 
 def easy_of_numbers(rule: Any) -> Easy:
-    """Which end of scores is easy that come without a data set: the rule says so, where it matters."""
-    if rule.easy is None and rule.needs_easy:
+    """Which end of scores is easy that come without a data set: as the rule says, else the low one.
+
+    A rule that leaves the hard end out has to say so: it would leave out the wrong examples.
+    """
+    if rule.easy is None and rule.leaves_hardest_out:
         raise ValueError(
-            f"An array of scores does not say which end is easy, and {type(rule).__name__} depends on it: of lengths "
-            f'low ones are easy, of similarities high ones. Pass easy="low" or easy="high" to {type(rule).__name__}.'
+            f"An array of scores does not say which end is easy, and {type(rule).__name__} leaves the other end out: "
+            f'of lengths low ones are easy, of similarities high ones. Pass easy="low" or easy="high" to '
+            f"{type(rule).__name__}."
         )
+    if rule.easy is None and rule.needs_easy:
+        logger.info("Scores came as an array, so low ones are easy. Pass `easy=` to the curriculum for the other end.")
     return rule.easy or "low"
 
 

@@ -131,7 +131,7 @@ def test_the_easy_end_of_scores_that_come_as_an_array():
     assert rank_training_data(data, Phases(2, unscored="drop"), None, scores).order.tolist() == [0, 2, 1]
     with pytest.raises(ValueError, match=r"scores has shape \(4,\) but train_dataset has 3 rows"):
         rank_training_data([0] * 3, Phases(2), None, scores)
-    with pytest.raises(ValueError, match=r"scores has shape \(2, 2\) but"):
+    with pytest.raises(TypeError, match=r"Scores of the shape \(2, 2\)"):
         rank_training_data([0] * 2, Phases(2), None, scores.reshape(2, 2))
 
 
