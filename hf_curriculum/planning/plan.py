@@ -555,7 +555,7 @@ def make_plan(
 
     Args:
         curriculum: the rule, or its name, mapping or file.
-        ranking: the data set, an order of examples, or one score per example, with `easy` in the rule.
+        ranking: the data set, an order of examples, or one score per example; low is easy unless the rule says `easy`.
         score_column: the data set's score.
         global_batch_size: examples per optimizer step.
         seed: key of every draw.
@@ -565,7 +565,7 @@ def make_plan(
 
     Raises:
         TypeError: splits, an iterable data set, or a class in place of a curriculum.
-        ValueError: the score is missing, its easy end is unknown, or `score_column` is given without a data set. Or a
+        ValueError: the score is missing, its easy end is unknown (a `Filter` over an array names it), or `score_column` is given without a data set. Or a
             pool is empty, `max_steps` exceeds the curriculum's own length, or `epochs` contradicts it.
 
     Example:

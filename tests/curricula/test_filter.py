@@ -35,9 +35,9 @@ SIZE = 416_642
     ("rule", "total"),
     [
         (Phases(4, 1), 2.5),
-        (Filter(0.5, IID(epochs=4)), 2.0),
-        (Filter(0.5, Phases(4, 1)), 1.25),
-        (Filter(0.75, Phases(4, 1)), 1.875),
+        (Filter(0.5, IID(epochs=4), easy="low"), 2.0),
+        (Filter(0.5, Phases(4, 1), easy="low"), 1.25),
+        (Filter(0.75, Phases(4, 1), easy="low"), 1.875),
         (IID(epochs=3), 3.0),
     ],
 )
@@ -48,7 +48,7 @@ def test_regimes_see_the_published_number_of_examples(rule, total):
 
 def test_what_is_not_kept_is_never_drawn():
     scores = np.array([5, 1, np.nan, 2, 4, 3, 6.0])
-    plan = make_plan(Filter(0.5, Phases(3, 2)), scores, global_batch_size=2)
+    plan = make_plan(Filter(0.5, Phases(3, 2), easy="low"), scores, global_batch_size=2)
     assert set(plan.rows(0, plan.num_samples).tolist()) == {1, 3, 5}
     assert "all of the easiest 50 %" in plan.describe()
     assert plan.cost_ratio == pytest.approx((1 + 2 + 3) * 2 / (6 * 7))

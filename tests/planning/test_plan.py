@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -344,7 +344,7 @@ def test_ties_that_divide_buckets_by_the_order_of_the_file_are_said_once(caplog)
     caplog.clear()
     make_plan(BabySteps(2, epochs=4), scores, global_batch_size=5)
     assert "bucket 1 of 2 ends after 45 of 95 examples" in caplog.text
-    make_plan(Filter(0.9, Phases(2)), scores, global_batch_size=5)
+    make_plan(Filter(0.9, Phases(2), easy="low"), scores, global_batch_size=5)
     assert "bucket 1 of 2 ends after 40 of 85 examples whose `the score` is 7. Use cut='value'" in caplog.text
     caplog.clear()
     make_plan(Phases(8), scores, global_batch_size=5)
@@ -411,7 +411,7 @@ def test_a_plan_is_written_down():
 
     plan = make_plan(Phases(2, easy="low"), np.arange(8), global_batch_size=4)
     facts = json.loads(json.dumps(plan.to_dict()))
-    assert facts["curriculum"] == {"type": "phases", "num_phases": 2}
+    assert facts["curriculum"] == {"type": "phases", "num_phases": 2, "easy": "low"}
     assert [stage["pool"] for stage in facts["stages"]] == [4, 8]
     assert facts["num_rows"] == 8
     changed = make_plan(Phases(2, easy="low"), np.arange(8)[::-1].copy(), global_batch_size=4)
