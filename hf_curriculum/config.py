@@ -23,7 +23,6 @@ from dataclasses import fields
 from datetime import datetime
 from functools import cache
 from itertools import accumulate
-from numbers import Integral, Real
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -146,20 +145,6 @@ def kind_of(value: object) -> str:
     """The type of a value with its article, for messages."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
-
-
-_NUMBERS = {"int": (Integral, "a whole number"), "float": (Real, "a number")}
-
-
-def validate_numbers(config: Configured) -> None:
-    """Checks that the fields of a dataclass that are annotated as numbers, or as numbers or None, hold such."""
-    for item in fields(config):
-        kind, described = _NUMBERS.get(str(item.type).removesuffix(" | None"), (object, ""))
-        value = getattr(config, item.name)
-        if not isinstance(value, kind) and not (value is None and str(item.type).endswith(" | None")):
-            raise TypeError(
-                f"{type(config).__name__}({item.name}={value!r}) is not possible; {item.name} is {described}"
-            )
 
 
 def at_least(owner: str, **limits: tuple[float, float]) -> None:

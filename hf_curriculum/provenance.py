@@ -28,8 +28,9 @@ from datasets.table import InMemoryTable, concat_tables
 from xxhash import xxh3_128
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest, kind_of, parse_json
+from hf_curriculum.config import digest, parse_json
 from hf_curriculum.rng import hash64
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import RepeatedRows
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -150,16 +151,9 @@ def checkout_commit() -> dict[str, str]:
     return {"commit": found.stdout.strip()} if found.returncode == 0 else {}
 
 
-def as_splits(dataset: Dataset | DatasetDict, who: str) -> dict[str, Dataset]:
+def as_splits(dataset: Dataset | DatasetDict) -> dict[str, Dataset]:
     """The splits of a data set by name, or the one that it is."""
-    if isinstance(dataset, DatasetDict):
-        return dict(dataset)
-    if isinstance(dataset, Dataset):
-        return {str(dataset.split or "all"): dataset}
-    raise TypeError(
-        f"{who} was given {kind_of(dataset)}. It needs all rows at once: give a map-style `datasets.Dataset` or a "
-        "`DatasetDict`, as `load_dataset` makes them without `streaming=True`."
-    )
+    return dict(dataset) if isinstance(dataset, DatasetDict) else {str(dataset.split or "all"): dataset}
 
 
 def validate_choice(name: str, given: object, choices: tuple[object, ...]) -> None:
@@ -168,6 +162,7 @@ def validate_choice(name: str, given: object, choices: tuple[object, ...]) -> No
         raise ValueError(f"`{name}` is {given!r}. It is one of {', '.join(map(repr, choices))}.")
 
 
+@validate_arguments
 def read_provenance(dataset: AnyDataset, split: str | None = None) -> dict[str, ScoreProvenance]:
     """Returns the provenance of every score column, by the column's present name.
 
@@ -214,6 +209,7 @@ def merged_provenance(splits: dict[str, dict[str, ScoreProvenance]], split: str 
     return merged
 
 
+@validate_arguments
 def attach_provenance(dataset: AnyDataset, provenance: Mapping[str, ScoreProvenance]) -> AnyDataset:
     """Records where existing columns came from; the data is not touched.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, concatenate_datasets
 
-from hf_curriculum.config import complete_folder, kind_of, read_json, reading
+from hf_curriculum.config import complete_folder, read_json, reading
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.readers.outside_files import load_saved
 from hf_curriculum.markdown import table
@@ -27,6 +27,7 @@ from hf_curriculum.provenance import (
     validate_recorded,
 )
 from hf_curriculum.scored_shards import MANIFEST, load_scored_shards
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
 def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
     """The content of `scores.json`: per split its rows, and per score provenance, unscored rows and quantiles."""
     content: dict[str, Any] = {"format": _FORMAT, "splits": {}}
-    for name, part in as_splits(dataset, "`describe_scores`").items():
+    for name, part in as_splits(dataset).items():
         found = read_provenance(part)
         content["splits"][name] = {
             "rows": len(part),
@@ -91,6 +92,7 @@ def load_provenance(path: str | Path, split: str | None = None) -> dict[str, Sco
     return merged_provenance(found, split)
 
 
+@validate_arguments
 def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_arguments: Any) -> None:
     """Saves a scored data set with `save_to_disk`, a `scores.json` and a section on the scores in `README.md`.
 
@@ -156,6 +158,7 @@ def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
         )
 
 
+@validate_arguments
 def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
     """Loads a folder of `save_scored`, and verifies the data against `scores.json`; or a folder of `score_shards`.
 
@@ -179,7 +182,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     if (Path(path) / MANIFEST).is_file():
         return load_scored_shards(path)
     content, dataset = _load_file(path), load_saved(path, allow_outside=allow_outside)
-    parts = as_splits(dataset, "`load_scored`")
+    parts = as_splits(dataset)
     with reading(Path(path) / FILE_NAME, _REMEDY):
         recorded = {name: part["rows"] for name, part in content["splits"].items()}
     found = {name: len(part) for name, part in parts.items()}
@@ -201,6 +204,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     return DatasetDict(checked) if isinstance(dataset, DatasetDict) else next(iter(checked.values()))
 
 
+@validate_arguments
 def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> Dataset:
     """Concatenates data sets scored by different versions of a library, or after fits on different corpora.
 
@@ -220,9 +224,6 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
     Example:
         >>> joined = concat_scored([scored_in_spring, scored_in_autumn])  # doctest: +SKIP
     """
-    for part in datasets:
-        if not isinstance(part, Dataset):
-            raise TypeError(f"`concat_scored` joins data sets, and was given {kind_of(part)}. Give their splits.")
     if not datasets:
         raise ValueError("`concat_scored` was given no data set. Give at least one.")
     found = [read_provenance(part) for part in datasets]
@@ -297,7 +298,7 @@ def provenance_markdown(dataset: Dataset | DatasetDict) -> str:
     """The section on scores of a data set card: where they came from, and how they are distributed in each split."""
     origins: dict[tuple[str, ScoreProvenance], None] = {}  # a dict keeps the order, splits that agree share a row
     shares: list[tuple[object, ...]] = []
-    for name, part in as_splits(dataset, "`provenance_markdown`").items():
+    for name, part in as_splits(dataset).items():
         for column, made in read_provenance(part).items():
             origins[column, made] = None
             counts = score_statistics(score_values(part, column))

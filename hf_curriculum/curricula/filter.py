@@ -88,6 +88,11 @@ class Filter(WrappingCurriculum):
         return self.by is None or self.then.needs_scores
 
     @property
+    def leaves_hardest_out(self) -> bool:
+        """Whether a share from the hard end of that score is left out."""
+        return (self.by is None and self.at_least is None) or self.then.leaves_hardest_out
+
+    @property
     def needs_easy(self) -> bool:
         """Whether it matters which end of that score is easy."""
         return (self.by is None and self.at_least is None) or self.then.needs_easy

@@ -14,6 +14,7 @@ from hf_curriculum.planning.curriculum import Budget, Curriculum, Log, SizedCurr
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import Stage
+from hf_curriculum.shapes import validate_arguments
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class IID(SizedCurriculum):
         return (Stage(0, "i.i.d.", "all", ((0, size),), draws, self.batch_multiple(budget)),)
 
 
+@validate_arguments
 def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
     """A control of a plan: the same number of examples trained on and of optimizer steps.
 
@@ -66,7 +68,7 @@ def control_of(plan: Plan, kind: Literal["iid", "hard_first"]) -> Curriculum:
 
     Example:
         >>> import numpy as np
-        >>> plan = make_plan(Phases(2), np.arange(8), global_batch_size=4)
+        >>> plan = make_plan(Phases(2, easy="low"), np.arange(8), global_batch_size=4)
         >>> control_of(plan, "iid").to_dict()
         {'type': 'iid', 'examples': 12}
     """

@@ -20,6 +20,7 @@ from hf_curriculum.data.chat_forms import json_content, with_json
 from hf_curriculum.data.conversations import ConversationError, read_messages, text_of
 from hf_curriculum.data.image_files import content_ids
 from hf_curriculum.rng import hash64, mix64
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ def holds_text(dataset: Dataset, column: str) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+@validate_arguments
 def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) -> Dataset:
     """One row per image-caption pair, from rows that hold several captions.
 
@@ -114,6 +116,7 @@ def count_empty_captions(dataset: Dataset, column: str = CAPTION) -> int:
     return int((~_has_caption(dataset, column)).sum())
 
 
+@validate_arguments
 def drop_empty_captions(dataset: Dataset | DatasetDict, column: str = CAPTION) -> Dataset | DatasetDict:
     """The data without rows whose caption is missing or blank. Their number is logged, with a few of them.
 
@@ -170,6 +173,7 @@ def _said(cell: Any) -> str | None:
         return None
 
 
+@validate_arguments
 def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int = 0) -> DatasetDict:
     """Splits off a validation part: the same one for the same data and seed on any machine.
 

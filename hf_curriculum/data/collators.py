@@ -18,6 +18,7 @@ from hf_curriculum.data.caption_encoder import CaptionEncoder
 from hf_curriculum.data.identity import validate_same_image
 from hf_curriculum.data.image_inputs import FeatureInputs, ImageInputs, PixelInputs, RegionInputs
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class CaptionCollator:
         torch.Size([1, 3, 64, 64])
     """
 
+    @validate_arguments
     def __init__(
         self,
         tokenizer: Any,
@@ -165,6 +167,7 @@ class CaptionCollator:
         plain.image_inputs = None if self.image_inputs is None else self.image_inputs.without_augmentation()
         return plain
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 

@@ -17,6 +17,7 @@ from hf_curriculum.data.captions import group_codes, holds_text
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.provenance import append_columns, read_column, read_provenance, validate_choice
 from hf_curriculum.rng import hash64
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ _OF_CAPTION = ("caption_id", TOKENS)  # columns of load_captioned that belong to
 _BLOCK = 100_000  # images whose texts are put together at a time: one Arrow array of text holds 2 GB
 
 
+@validate_arguments
 def one_row_per_image(dataset: Dataset) -> Dataset:
     """The first row of each image, in their order: what captions are generated for.
 
@@ -61,6 +63,7 @@ def _first_rows(codes: np.ndarray) -> np.ndarray:
     return np.unique(codes, return_index=True)[1]
 
 
+@validate_arguments
 def group_captions(
     pairs: Dataset | DatasetDict, aggregate: Mapping[str, Aggregate] | None = None, *, caption: str = CAPTION
 ) -> Dataset | DatasetDict:

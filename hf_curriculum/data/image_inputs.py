@@ -22,6 +22,7 @@ from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.regions.values import BoxValues, arrange_regions, stack_regions
 from hf_curriculum.provenance import read_column
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -297,6 +298,7 @@ class RegionInputs(ImageInputs):
         tensor([[1.0000, 1.0000, 1.0000, 0.0000, 0.0000, 0.5000, 0.2000, 0.1000]])
     """
 
+    @validate_arguments
     def __init__(
         self,
         store: Mapping[str, Regions],

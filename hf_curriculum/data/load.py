@@ -38,10 +38,12 @@ from hf_curriculum.data.request import (
     one_or_all,
     validate_unused,
 )
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def load_captioned(
     source: str | Path | Dataset | DatasetDict,
     *,

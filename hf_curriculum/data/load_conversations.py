@@ -58,6 +58,7 @@ from hf_curriculum.data.request import (
 )
 from hf_curriculum.data.text import ending, open_text
 from hf_curriculum.provenance import append_columns, read_column, replace_table
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ with one of the columns {", ".join(ALIASES[MESSAGES])}: lists of messages with `
 `value`, or with `user` and `assistant`; or with {" or ".join(map(" and ".join, PAIRS[:5]))}: texts, or such lists."""
 
 
+@validate_arguments
 def load_conversations(
     source: str | Path | Dataset | DatasetDict,
     *,

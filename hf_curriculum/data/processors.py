@@ -17,6 +17,8 @@ from transformers.image_processing_backends import PilBackend, TorchvisionBacken
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
 from transformers.utils import IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, cached_file, is_torchvision_available
 
+from hf_curriculum.shapes import validate_arguments
+
 logger: logging.Logger = logging.getLogger(__name__)
 
 # The steps of a backend that a table of pixel values replaces. A processor with its own version of any is called.
@@ -32,6 +34,7 @@ _STEPS = (
 )
 
 
+@validate_arguments
 def make_image_processor(
     size: int | tuple[int, int] = 224,
     mean: Sequence[float] = tuple(IMAGENET_DEFAULT_MEAN),

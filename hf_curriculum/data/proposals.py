@@ -17,6 +17,7 @@ from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.store import id_key
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.rng import mix64, permute
+from hf_curriculum.shapes import validate_arguments
 
 _BEYOND = 1.0  # pixels by which a box may lie beyond its image: files round, and some count the last pixel in
 _ASPECT = 0.02  # by which sizes of one image, scaled and rounded, may differ in their ratio
@@ -55,6 +56,7 @@ class SelectiveSearch:
 
     packages: tuple[str, ...] = ("opencv-contrib-python-headless", "pillow")
 
+    @validate_arguments
     def __init__(
         self,
         mode: Literal["fast", "quality"] = "fast",
@@ -122,6 +124,7 @@ class StoredProposals:
         array([[  0.,   0., 100.,  40.]], dtype=float32)
     """
 
+    @validate_arguments
     def __init__(
         self, source: RegionSource | str | Path, max_proposals: int | None = None, *, min_size: int = 0, seed: int = 0
     ) -> None:
@@ -196,6 +199,7 @@ def chosen_boxes(count: int, most: int | None, image_id: str, seed: int) -> np.n
     return np.sort(permute(np.arange(most), count, mix64(seed, int(id_key(image_id)))))
 
 
+@validate_arguments
 def proposal_recall(
     dataset: Dataset, *, iou: float = 0.5, objects: str = OBJECTS, column: str = "proposals"
 ) -> tuple[float, int]:

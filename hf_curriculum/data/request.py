@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.config import kind_of, special_file
+from hf_curriculum.config import special_file
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.left_out import LeftOut
@@ -57,11 +57,6 @@ class Request:
                 "left out and counted ('drop')."
             )
         path = self.path
-        if path is None and not isinstance(self.source, (Dataset, DatasetDict)):
-            raise TypeError(
-                f"`{self.loader}` was given {kind_of(self.source)}, and a Dataset, a DatasetDict, a name or a path is "
-                "needed. A curriculum needs rows by number: load the data without `streaming=True`."
-            )
         kind = None if path is None else special_file(path)
         if kind not in (None, "folder"):
             raise ValueError(f"{path} is a {kind}, not a file or folder for `{self.loader}`. Name another.")

@@ -18,6 +18,7 @@ from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ _ROWS = 8192
 _SCHEMA = pa.schema({CAPTION: pa.string(), SOURCE: pa.string()})
 
 
+@validate_arguments
 def load_text(source: str | Path, *, split: str | None = None) -> Dataset | DatasetDict:
     """A text corpus, one row per line that is not blank, never held in memory.
 
@@ -103,6 +105,7 @@ class Texts:
         ['a dog', 'a line']
     """
 
+    @validate_arguments
     def __init__(self, *datasets: Dataset, column: str = CAPTION) -> None:
         for dataset in datasets:
             require_columns(

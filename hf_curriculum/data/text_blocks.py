@@ -17,6 +17,7 @@ from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
 from hf_curriculum.data.caption_encoder import CaptionEncoder
 from hf_curriculum.data.text import cached_arrow
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ INPUT_IDS = "input_ids"
 _LINES, _BLOCKS = 1000, 512
 
 
+@validate_arguments
 def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: str = CAPTION) -> Dataset:
     """All texts as one sequence of tokens, split into blocks of `size`; an incomplete last block is dropped.
 
@@ -105,6 +107,7 @@ class BlockCollator:
     columns: tuple[str, ...] = (INPUT_IDS,)
     is_random = False
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 
@@ -131,6 +134,7 @@ WORD_LIMIT = 50_000_000
 """Words of text, and as many of captions, that the challenge's multimodal track allows (Saha et al. 2024, §3)."""
 
 
+@validate_arguments
 def count_words(dataset: Dataset, column: str = CAPTION) -> int:
     """The number of words, separated by white space, in a column of texts, as the challenge counts.
 
@@ -229,6 +233,7 @@ class JointText:
 
     is_random = True
 
+    @validate_arguments
     def __init__(self, collator: Any, text: Dataset, text_collator: Any) -> None:
         if not len(text):
             raise ValueError("There is no text to join to the captions. Leave it out, or give some.")
@@ -245,6 +250,7 @@ class JointText:
         """The collator for evaluation: captioned images alone."""
         return self.collator.without_augmentation()
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 

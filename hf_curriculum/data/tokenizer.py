@@ -14,6 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from hf_curriculum.columns import CAPTION, TOKENS, require_columns
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.words import compose
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = ("[PAD]", *(f"[unused{number}]" for number in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+@validate_arguments
 def train_wordpiece(
     texts: Iterable[str] | Dataset | IterableDataset,
     vocab_size: int = 30_522,
@@ -111,8 +113,6 @@ def _read(texts: Iterable[str] | Dataset | IterableDataset, column: str) -> Iter
     """The text in batches."""
     from datasets import Dataset, IterableDataset
 
-    if isinstance(texts, str):
-        raise TypeError("`texts` is a single string, whose items are letters. Pass a list of strings, or a data set.")
     if isinstance(texts, (Dataset, IterableDataset)):
         if texts.column_names is not None:
             require_columns(texts.column_names, [column], reader="The tokenizer reads it.", remedy="Pass `column=`.")
@@ -234,6 +234,7 @@ _MAX_LISTED = 5
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
+@validate_arguments
 def train_word_tokenizer(
     texts: Iterable[str] | Dataset | DatasetDict,
     min_count: int = 5,
@@ -308,8 +309,8 @@ def _captions(
         is_table = isinstance(texts, (Dataset, IterableDataset))
         column = column or (TOKENS if is_table and TOKENS in named else CAPTION)
         return list(_read(texts, column))
-    if isinstance(splits, str) or not splits or (missing := [name for name in splits if name not in texts]):
-        wrong = "is one text, or empty" if isinstance(splits, str) or not splits else f"names {missing}"
+    if not splits or (missing := [name for name in splits if name not in texts]):
+        wrong = f"names {missing}" if splits else "is empty"
         raise ValueError(
             f"splits={splits!r} {wrong}; the data has the splits {list(texts)}. The vocabulary is counted in the "
             "named ones: pass some of these names in a list."

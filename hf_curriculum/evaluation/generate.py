@@ -16,6 +16,7 @@ from hf_curriculum.data.collators import CaptionCollator
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
 from hf_curriculum.models.base import evaluation_mode, image_placeholder, warn_of_other_end
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,6 +27,7 @@ DESCRIBE = "Describe the image."
 """What a chat model is asked unless a `prompt` is given."""
 
 
+@validate_arguments
 def generate_captions(
     model: torch.nn.Module,
     dataset: Dataset,
@@ -206,6 +208,7 @@ def _write(
     return [" ".join(text.split()) for text in processor.tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
+@validate_arguments
 def references(dataset: Dataset) -> dict[str, list[str]]:
     """All captions of each image, by `image_id`, in the order of the rows.
 

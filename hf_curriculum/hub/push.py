@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, Value
 
-from hf_curriculum.config import kind_of
 from hf_curriculum.data.readers.outside_files import holds_files, is_elsewhere, named_files
 from hf_curriculum.hub.data_card import DataCard, write_files
 from hf_curriculum.hub.errors import explained, redact, validate_token
@@ -23,6 +22,7 @@ from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.scored_data import write_provenance
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.save import save_bucketed
 from hf_curriculum.streaming.shards import CHUNK_OF_FILES, embedded_tables, write_parquet
@@ -94,6 +94,7 @@ class PushContents:
         return "\n".join(lines)
 
 
+@validate_arguments
 def push_scored(
     dataset: Dataset | DatasetDict,
     repo_id: str,
@@ -391,14 +392,9 @@ def _splits(dataset: Any, split: str | None) -> tuple[dict[str, Dataset], str]:
     if isinstance(dataset, Dataset):
         name = split or str(dataset.split or "train")
         splits = {name: dataset}
-    elif isinstance(dataset, DatasetDict) and len(dataset):
-        splits = dict(dataset)
-        name = split or ("train" if "train" in splits else next(iter(splits)))
     else:
-        raise TypeError(
-            f"`push_scored` was given {kind_of(dataset)}. Scores are counted, drawn and cut over all rows: give a "
-            "`Dataset`, or a `DatasetDict` with at least one split. Load the data without streaming=True."
-        )
+        splits = dict(dataset)
+        name = split or ("train" if "train" in splits else next(iter(splits), "train"))
     if name not in splits:
         raise ValueError(f"split={name!r} was given; the data has the splits {list(splits)}.")
     for other in splits:

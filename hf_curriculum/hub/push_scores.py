@@ -17,6 +17,7 @@ from hf_curriculum.markdown import filled, plain
 from hf_curriculum.provenance import read_provenance
 from hf_curriculum.scored_data import provenance_markdown
 from hf_curriculum.scoring.join import key_columns, read_keys, read_scores, unique_keys
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def push_scores(
     repo_id: str,
     scores: str | Path,

@@ -23,6 +23,7 @@ from hf_curriculum.reporting.figures.canvas import DARK, LIGHT
 from hf_curriculum.reporting.html import TEMPLATES, allowed, shrunk, to_jpeg
 from hf_curriculum.reporting.inspection import images_of, scored_captions, spread_evenly
 from hf_curriculum.scored_data import provenance_markdown
+from hf_curriculum.shapes import validate_arguments
 
 MOST_VALUES = 4096
 """Places of a threshold at most; where scores have more different values, it moves over so many of them."""
@@ -32,6 +33,7 @@ _OURS = ("README.md", "data.json", "index.html", "thumbnails")
 _IMAGE = re.compile(r"[0-9a-f]{16}\.jpg")
 
 
+@validate_arguments
 def write_space(
     dataset: Dataset,
     folder: str | Path,

@@ -25,8 +25,10 @@ from hf_curriculum.data.tokenizer import train_word_tokenizer, train_wordpiece
 from hf_curriculum.models.git.build import git_from_config, small_git_config
 from hf_curriculum.models.vision_features import VisionFeatures
 from hf_curriculum.names import MODELS
+from hf_curriculum.shapes import validate_arguments
 
 
+@validate_arguments
 def new_captioner(
     dataset: Dataset, image_size: int = 64, vocab_size: int = 4000, **options: Any
 ) -> tuple[PreTrainedModel, GitProcessor]:

@@ -21,6 +21,7 @@ from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
 from hf_curriculum.models.base import evaluation_mode
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -87,6 +88,7 @@ class VisionFeatures:
         return int(self._positions[index]) if index < len(self._keys) and self._keys[index] == key else None
 
 
+@validate_arguments
 def cache_vision_features(
     model: PreTrainedModel,
     dataset: Dataset | DatasetDict,

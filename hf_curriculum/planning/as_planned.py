@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from hf_curriculum.config import digest
 from hf_curriculum.planning.export import validate_data, validate_order
 from hf_curriculum.planning.plan import Plan
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
+@validate_arguments
 def as_planned(dataset: Dataset, plan: Plan) -> Dataset:
     """Returns a data set in the order of a plan, as a view with one row for every draw of the run.
 

@@ -11,12 +11,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.config import Configured, at_least, read_config, validate_numbers
+from hf_curriculum.config import Configured, at_least, read_config
 from hf_curriculum.names import BATCHES
 from hf_curriculum.planning.groups import Groups, Kind
 from hf_curriculum.planning.ranking import Ranking, rank_scores
 from hf_curriculum.planning.stage import NodeStage, Stage
 from hf_curriculum.rng import PAD_INDEX, draw_each, hash64, hash_below, mix64
+from hf_curriculum.shapes import validate_fields
 
 
 class Draws(Protocol):
@@ -73,7 +74,7 @@ class ByImage(Batches):
     image_column: str = IMAGE_ID
 
     def __post_init__(self) -> None:
-        validate_numbers(self)
+        validate_fields(self)
         if self.captions_per_image is not None:
             at_least("ByImage", captions_per_image=(self.captions_per_image, 1))
 
@@ -109,7 +110,7 @@ class ByLength(Batches):
     window: int = 50
 
     def __post_init__(self) -> None:
-        validate_numbers(self)
+        validate_fields(self)
         at_least("ByLength", window=(self.window, 2))
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.planning.ranking import Easy, Ranking, rank_scores, read_scores, resolve_easy, validate_spread
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -208,6 +209,7 @@ def keep_easiest(ranking: Ranking, share: float) -> Ranking:
     return replace(ranking, order=ranking.order[:kept], num_scored=kept)
 
 
+@validate_arguments
 def mark_easiest(dataset: Dataset, column: str, share: float, *, easy: Easy | None = None) -> Dataset:
     """Adds `keep` and `keep_reason` to a scored data set, and logs how many rows there are of each reason.
 

@@ -13,13 +13,14 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from hf_curriculum.config import Configured, read_config, validate_numbers
+from hf_curriculum.config import Configured, read_config
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.batches import Batches, ByNode, batches_from
 from hf_curriculum.planning.deciding import Deciding, Log
 from hf_curriculum.planning.groups import Kind
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored
 from hf_curriculum.planning.stage import Budget, Stage
+from hf_curriculum.shapes import validate_arguments, validate_fields
 
 PartialBatches = Literal["stream", "keep"]
 DEFAULT_EPOCHS = 3.0
@@ -50,6 +51,8 @@ class Curriculum(Configured, Deciding, ABC):
     """
 
     needs_scores: ClassVar[bool] = True
+    leaves_hardest_out: ClassVar[bool] = False
+    """Whether some of the hardest examples are never drawn."""
     has_passes: ClassVar[bool] = True
     """Whether draws come in passes over a pool, which can end with a smaller batch."""
     easy: Easy | None = field(default=None, kw_only=True)
@@ -69,7 +72,7 @@ class Curriculum(Configured, Deciding, ABC):
             value = getattr(self, item.name)
             if isinstance(value, (list, range, np.ndarray)):
                 object.__setattr__(self, item.name, tuple(value))
-        validate_numbers(self)
+        validate_fields(self)
         self._choice("easy", (None, "low", "high"))
         self._choice("unscored", ("last", "drop", "error"))
         self._choice("partial_batches", ("stream", "keep"))
@@ -131,7 +134,7 @@ class Curriculum(Configured, Deciding, ABC):
 
         Example:
             >>> from hf_curriculum import Phases, make_plan
-            >>> plan = make_plan(Phases(3).fit_to(steps=12), np.arange(90), global_batch_size=10)
+            >>> plan = make_plan(Phases(3, easy="low").fit_to(steps=12), np.arange(90), global_batch_size=10)
             >>> plan.num_steps, [stage.epochs for stage in plan.stages]
             (12, [0.6666666666666666, 0.6666666666666666, 0.6666666666666666])
         """
@@ -308,6 +311,7 @@ class WrappingCurriculum(Curriculum):
     pools_begin_easy: Any = _of_then("pools_begin_easy")
     needs_scores: Any = _of_then("needs_scores")
     needs_easy: Any = _of_then("needs_easy")
+    leaves_hardest_out: Any = _of_then("leaves_hardest_out")
     selection: Any = _of_then("selection")
     reads: Any = _of_then("reads")
     arrange: Any = _of_then("arrange")
@@ -364,6 +368,7 @@ def num_steps(draws: float, global_batch_size: int) -> int:
     return max(1, math.ceil(draws / global_batch_size - 1e-9))
 
 
+@validate_arguments
 def curriculum_from(value: Curriculum | Mapping[str, Any] | str | Path) -> Curriculum:
     """Makes a curriculum from its name, a mapping, JSON or YAML text, or a file; returns a curriculum unchanged.
 

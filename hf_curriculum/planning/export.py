@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest, kind_of, read_array, read_json, write_atomically
+from hf_curriculum.config import digest, read_array, read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.planning.rows import row_type
 from hf_curriculum.provenance import read_column, score_values
@@ -82,10 +82,7 @@ def validate_order(plan: Ordered, up_to_decision: bool = False) -> None:
 
 def validate_data(dataset: Any, plan: Ordered) -> None:
     """A data set has the rows that a plan was made for, as far as the plan knows them."""
-    from datasets import Dataset
 
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"{kind_of(dataset)} was given. A plan's row numbers are those of one `datasets.Dataset`.")
     ranking = plan.ranking
     found = f"The plan was made for {ranking.num_rows:,} rows"
     if len(dataset) != ranking.num_rows:

@@ -20,10 +20,11 @@ from hf_curriculum.planning.deciding import Observed, Selection
 from hf_curriculum.planning.export import export_order, validate_order
 from hf_curriculum.planning.exposure import TRAINED, Exposure, cut_line, describe, exposure_of, small_pools
 from hf_curriculum.planning.groups import Groups
-from hf_curriculum.planning.ranking import Ranking, rank_dataset, rank_scores
+from hf_curriculum.planning.ranking import Ranking, easy_of_numbers, rank_dataset, rank_scores
 from hf_curriculum.planning.stage import Stage
 from hf_curriculum.provenance import DATASET_TYPES
 from hf_curriculum.rng import PAD_INDEX, mix64
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -67,7 +68,7 @@ class Plan:
 
     Example:
         >>> from hf_curriculum import Phases
-        >>> plan = make_plan(Phases(2), np.array([3.0, 1, 2, 4]), global_batch_size=2)
+        >>> plan = make_plan(Phases(2, easy="low"), np.array([3.0, 1, 2, 4]), global_batch_size=2)
         >>> plan.num_steps, plan.rows(0, 4).tolist()
         (3, [2, 1, 3, 2])
     """
@@ -296,6 +297,7 @@ class Plan:
         """Whether passes end with smaller batches, whose free sample positions hold `PAD_INDEX`."""
         return self.curriculum.partial_batches == "keep"
 
+    @validate_arguments
     def export(
         self,
         file: str | Path,
@@ -497,7 +499,7 @@ class Plan:
 
         Example:
             >>> from hf_curriculum import Filter, Phases
-            >>> plan = make_plan(Filter(0.5, Phases(2)), np.arange(100.0), global_batch_size=5)
+            >>> plan = make_plan(Filter(0.5, Phases(2), easy="low"), np.arange(100.0), global_batch_size=5)
             >>> plan.exposure().never_shown, plan.exposure().easiest_tenth
             (50.0, 2.0)
         """
@@ -536,6 +538,7 @@ class Plan:
         return plan_html(self)
 
 
+@validate_arguments
 def make_plan(
     curriculum: Curriculum | Mapping[str, Any] | str | Path,
     ranking: Dataset | Ranking | np.ndarray,
@@ -552,7 +555,7 @@ def make_plan(
 
     Args:
         curriculum: the rule, or its name, mapping or file.
-        ranking: the data set, an order of examples, or one score per example, where low = easy by default.
+        ranking: the data set, an order of examples, or one score per example; low is easy unless the rule says `easy`.
         score_column: the data set's score.
         global_batch_size: examples per optimizer step.
         seed: key of every draw.
@@ -562,12 +565,12 @@ def make_plan(
 
     Raises:
         TypeError: splits, an iterable data set, or a class in place of a curriculum.
-        ValueError: the score is missing, its easy end is unknown, or `score_column` is given without a data set. Or a
+        ValueError: the score is missing, its easy end is unknown (a `Filter` over an array names it), or `score_column` is given without a data set. Or a
             pool is empty, `max_steps` exceeds the curriculum's own length, or `epochs` contradicts it.
 
     Example:
         >>> from hf_curriculum import Phases
-        >>> plan = make_plan(Phases(num_phases=2), np.array([1.0, 2, 3, 4]), global_batch_size=2)
+        >>> plan = make_plan(Phases(2, easy="low"), np.array([1.0, 2, 3, 4]), global_batch_size=2)
         >>> plan.num_steps, [stage.pool_size for stage in plan.stages]
         (3, [2, 4])
     """
@@ -582,7 +585,7 @@ def make_plan(
             "Give the data set, or leave score_column out."
         )
     if not isinstance(ranking, Ranking):
-        ranking = rank_scores(ranking, curriculum.easy or "low", unscored=curriculum.unscored)
+        ranking = rank_scores(ranking, easy_of_numbers(curriculum), unscored=curriculum.unscored)
     if not len(ranking):
         raise ValueError("There is no example to plan for: the data set is empty, or every row was dropped.")
     plan = bind(curriculum, ranking, Budget(epochs, max_steps, global_batch_size), seed)

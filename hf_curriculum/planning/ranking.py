@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from datasets import DatasetDict, IterableDataset, IterableDatasetDict
 
 from hf_curriculum.columns import require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.rows import FileOrder, chunks_of, row_type
-from hf_curriculum.provenance import DATASET_TYPES, numeric_column, read_provenance, validate_recorded
+from hf_curriculum.provenance import numeric_column, read_provenance, validate_recorded
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -102,11 +102,6 @@ def read_scores(dataset: Any, column: str) -> np.ndarray:
 
 def rank_dataset(dataset: Any, rule: Any, score_column: str | None = None, sort: Sort | None = None) -> Ranking:
     """The order of a data set for a rule: by its score column, from the end that is easy, with what else it reads."""
-    if isinstance(dataset, (DatasetDict, IterableDataset, IterableDatasetDict)):
-        raise TypeError(
-            f"Data of the type {type(dataset).__name__} was given. A curriculum orders the rows of one map-style data "
-            "set: give one split, such as `splits['train']`, loaded without `streaming=True`."
-        )
     columns = {"columns": read_columns(dataset, rule.reads_in_all), "easy_ends": easy_ends(dataset, rule)}
     if score_column is None:
         if rule.needs_scores:
@@ -170,6 +165,7 @@ Sort = Callable[[np.ndarray, Easy], np.ndarray]
 """What orders rows by their scores, as `sort_scores` does."""
 
 
+@validate_arguments
 def rank_scores(
     scores: np.ndarray,
     easy: Easy = "low",
@@ -195,12 +191,6 @@ def rank_scores(
         >>> rank_scores(np.array([3.0, 1.0, float("nan"), 1.0])).order.tolist()
         [1, 3, 0, 2]
     """
-    if isinstance(scores, DATASET_TYPES):
-        raise TypeError(
-            f"Data of the type {type(scores).__name__} was given, and numbers are ranked. Which end of a score is "
-            "easy is recorded with its data: use `make_plan(rule, dataset, score_column=...)`, or give "
-            "`read_scores(dataset, column)`."
-        )
     label = f"`{score_column}`" if score_column else "the score"
     if easy not in ("low", "high"):
         raise ValueError(f"easy={easy!r} was given; it says which end of {label} is easy: 'low' or 'high'.")
@@ -232,11 +222,36 @@ def rank_scores(
 
 
 def as_numbers(scores: Any) -> np.ndarray:
-    """Scores as an array; a tensor's without its history, and bfloat16, which NumPy lacks, as float32."""
-    if not hasattr(scores, "detach"):
-        return np.asarray(scores)
-    scores = scores.detach().cpu()
-    return (scores.float() if str(scores.dtype) == "torch.bfloat16" else scores).numpy()
+    """Scores as an array (n,); a tensor's without its history, and bfloat16, which NumPy lacks, as float32."""
+    if hasattr(scores, "detach"):
+        scores = scores.detach().cpu()
+        scores = (scores.float() if str(scores.dtype) == "torch.bfloat16" else scores).numpy()
+    try:
+        array = np.asarray(scores)
+    except ValueError:  # lists of unequal lengths
+        array = np.asarray(scores, dtype=object)
+    if array.dtype.kind not in "biuf" or array.ndim != 1:
+        raise TypeError(
+            f"Scores of the shape {array.shape} and the type {array.dtype} were given, and one number per row is "
+            "ranked. Give numbers, such as `np.asarray(scores, dtype=float)`; of dates, differences in days."
+        )
+    return array
+
+
+def easy_of_numbers(rule: Any) -> Easy:
+    """Which end of scores is easy that come without a data set: as the rule says, else the low one.
+
+    A rule that leaves the hard end out has to say so: it would leave out the wrong examples.
+    """
+    if rule.easy is None and rule.leaves_hardest_out:
+        raise ValueError(
+            f"An array of scores does not say which end is easy, and {type(rule).__name__} leaves the other end out: "
+            f'of lengths low ones are easy, of similarities high ones. Pass easy="low" or easy="high" to '
+            f"{type(rule).__name__}."
+        )
+    if rule.easy is None and rule.needs_easy:
+        logger.info("Scores came as an array, so low ones are easy. Pass `easy=` to the curriculum for the other end.")
+    return rule.easy or "low"
 
 
 def validate_spread(ranking: Ranking, what: str) -> None:

@@ -36,6 +36,7 @@ from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery,
 from hf_curriculum.scored_shards import KEY, SHARD
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.registry import scorer_from
+from hf_curriculum.shapes import validate_arguments
 
 _QUANTILES = (0, 25, 50, 75, 100)
 
@@ -151,6 +152,7 @@ class Inspection:
             add_image_captions(report, dataset, score.column, score.easy)
 
 
+@validate_arguments
 def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, examples: int = 8) -> Inspection:
     """Looks at the score columns of a data set."""
     if examples < 0:

@@ -8,6 +8,7 @@ from datasets import Dataset
 from PIL import Image, ImageDraw, ImageFont
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.shapes import validate_arguments
 
 _TILE, _GAP, _MARGIN, _ROUNDING = 184, 22, 30, 12
 _FONT_SIZE, _LINE = 14, 19
@@ -15,6 +16,7 @@ _ZOOM = 4
 _PAPER, _INK, _WRONG = (251, 250, 247), (62, 64, 78), (196, 62, 66)
 
 
+@validate_arguments
 def contact_sheet(dataset: Dataset, columns: int = 6, rows: int = 4, caption: bool = True) -> Image.Image:
     """A page of different images, each with one of its captions below.
 

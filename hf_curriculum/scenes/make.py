@@ -19,6 +19,7 @@ from hf_curriculum.scenes.captions import LEVELS, Caption, caption_scene, choose
 from hf_curriculum.scenes.drawing import draw
 from hf_curriculum.scenes.random import MISMATCH, WORDING, KeyedRandom
 from hf_curriculum.scenes.scene import MOST_MARKS, MOST_OBJECTS, Scene, lay_out
+from hf_curriculum.shapes import validate_arguments
 
 _OBJECT_WEIGHT, _HIDDEN, _RELATION, _WORD, _CLUTTER = 1.0, 2.0, 0.5, 0.1, 1.0
 
@@ -70,6 +71,7 @@ class _Made(NamedTuple):
     pairs: list[Pair]
 
 
+@validate_arguments
 def make_scenes(
     num_examples: int = 2000,
     seed: int = 0,

@@ -21,6 +21,7 @@ from hf_curriculum.data.conversations import ConversationError, Part, Turns, is_
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.parts import launched_here
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, validate_choice
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.words import warn_about_words
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ def _as_float32(values: Any) -> np.ndarray:
         values = [value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 else value for value in values]
     if torch is not None and isinstance(values, torch.Tensor):
         values = values.detach().float().cpu().numpy()
+    kind = np.asarray(values).dtype
+    if kind.kind not in "biufO":
+        raise TypeError(f"values of the type {kind}")
     return np.asarray(values, dtype=np.float32)
 
 
@@ -217,6 +221,9 @@ class Scorer(Component):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _validate_score(cls)
+        for name in ("__init__", "fit", "fit_counts"):
+            if name in vars(cls) and cls.__module__.startswith("hf_curriculum."):
+                setattr(cls, name, validate_arguments(vars(cls)[name]))
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -235,6 +242,7 @@ class Scorer(Component):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `score`.")
 
+    @validate_arguments
     def fit(self, dataset: Dataset) -> Scorer:
         """Sets the fitted attributes from a corpus, and returns the scorer; there are none in a score of one row."""
         return self
@@ -308,7 +316,11 @@ class Scorer(Component):
             return None
 
     def validate_columns(self) -> None:
-        """Raises a `TypeError` if `columns`, `decode_false` or `fitted_attributes` is one string, not several."""
+        """Raises a `TypeError` for one string in place of columns or attributes, and where there is no `name`."""
+        if not all(isinstance(name, str) and name for name in self.outputs):
+            raise TypeError(
+                f'{type(self).__name__} has no `name`, the column that it writes. Give it one: name = "my_score".'
+            )
         for name in ("columns", "decode_false", "fitted_attributes"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{type(self).__name__}.{name} is a string, not a tuple of columns.")
@@ -356,11 +368,18 @@ class Scorer(Component):
         return columns, len(next(iter(columns.values()), []))
 
     def _checked(self, scores: Mapping[str, Any], rows: int) -> dict[str, np.ndarray]:
-        arrays = {column: _as_float32(values) for column, values in scores.items()}
+        who = type(self).__name__
+        try:
+            arrays = {column: _as_float32(values) for column, values in scores.items()}
+        except (ValueError, TypeError) as error:  # NumPy's words for texts, and for lists of unequal lengths
+            raise TypeError(
+                f"`{who}.score` returned something else than numbers ({error}). Return one number per row, NaN where "
+                "a row cannot be scored."
+            ) from error
         shapes = {column: array.shape for column, array in arrays.items()}
         if shapes != dict.fromkeys(self.outputs, (rows,)):
             wanted = f"one number per row for each of {list(self.outputs)}"
-            raise ValueError(f"{type(self).__name__} returned {shapes} for {rows} rows, not {wanted}.")
+            raise ValueError(f"{who} returned {shapes} for {rows} rows, not {wanted}.")
         for column, kept in arrays.items():
             self._warn_if_merged(scores[column], kept)
         return arrays
@@ -573,13 +592,7 @@ def corpus_batches(
     dataset: Dataset | IterableDataset, columns: Sequence[str], who: str
 ) -> Iterator[dict[str, list[Any]]]:
     """Batches of some columns of a data set, for `who.fit`; other columns are not decoded."""
-    from datasets import Dataset, IterableDataset
 
-    if not isinstance(dataset, (Dataset, IterableDataset)):
-        raise TypeError(
-            f"`{who}.fit` was given {kind_of(dataset)}. It learns from one `Dataset` or `IterableDataset`: of "
-            'several splits give the one that is trained on, like `fit(splits["train"])`.'
-        )
     if dataset.column_names is not None:
         require_columns(
             dataset.column_names,

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.config import kind_of
 from hf_curriculum.provenance import read_provenance, score_values, validate_choice
 from hf_curriculum.scorers.base import Scorer
 
@@ -70,7 +69,7 @@ class Combine(Scorer):
     ) -> None:
         validate_choice("normalise", normalise, ("none", "zscore", "minmax", "rank"))
         validate_choice("missing", missing, ("nan", "skip"))
-        if not isinstance(weights, Mapping) or not weights:
+        if not weights:
             raise ValueError(
                 f"`weights={weights!r}` was given. It is a mapping from score columns to their weights; for equal "
                 "ones use `Combine.mean_of([...])`."
@@ -115,9 +114,6 @@ class Combine(Scorer):
         Args:
             dataset: has the columns, scored; NaN and infinite scores do not count.
         """
-        if not isinstance(dataset, Dataset):
-            who = f"`{type(self).__name__}.fit`"
-            raise TypeError(f"{who} was given {kind_of(dataset)}. Give the training split, a map-style `Dataset`.")
         recorded = {column: made.easy for column, made in read_provenance(dataset).items()}
         low_is_easy, fitted = {}, {}
         for column in self.columns:

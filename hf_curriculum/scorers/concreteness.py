@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import at_least, kind_of
+from hf_curriculum.config import at_least
 from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.provenance import validate_choice
@@ -263,10 +263,7 @@ def validate_neighbours(size: int, count: int, include_self: bool) -> None:
 
 def unit_embeddings(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray, np.ndarray]:
     """The image of each row, int64 (rows,), -1 without an embedding, and the unit embeddings, float32 (images, d)."""
-    from datasets import Dataset
 
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"`{who}.fit` was given {kind_of(dataset)}. It compares all images: give one `Dataset`.")
     require_columns(
         dataset.column_names,
         [IMAGE_ID, column],

@@ -10,12 +10,13 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import at_least, kind_of
+from hf_curriculum.config import at_least
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.provenance import ScoreProvenance, read_column
 from hf_curriculum.rng import hash64, hash_below, mix64
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.registry import scorer_from
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,6 +47,7 @@ def folds_of(image_ids: Sequence[Any], folds: int = 2, seed: int = 0) -> np.ndar
     return hash_below(hash64(hashes, mix64(seed, _KEY)), folds)
 
 
+@validate_arguments
 def without_fold(dataset: Dataset, fold: int, folds: int = 2, seed: int = 0) -> Dataset:
     """The rows that a model may be trained on which then scores the fold, see `CrossFit`.
 
@@ -146,10 +148,7 @@ class CrossFit(Scorer):
             TypeError: not a data set in memory or on disk.
             ValueError: a fold has no rows, or its scorer's model was trained on its captions.
         """
-        from datasets import Dataset
 
-        if not isinstance(dataset, Dataset):
-            raise TypeError(f"`CrossFit.fit` was given {kind_of(dataset)}. Give the rows to be scored, a `Dataset`.")
         require_columns(
             dataset.column_names, self.columns, reader="CrossFit and its scorers read it.", remedy="Rename the column."
         )

@@ -11,7 +11,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import at_least, kind_of
+from hf_curriculum.config import at_least
 from hf_curriculum.data.conversations import Turns
 from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
@@ -150,12 +150,9 @@ class Grounding(ModelLoss):
             TypeError: not a data set in memory or on disk.
             ValueError: a column is missing, or there are not k + 1 such images.
         """
-        from datasets import Dataset
 
         if self.reads_chats and not self.sees_images:
             raise ValueError(f"{self.model!r} reads words alone, and {self.name} compares images. Name another model.")
-        if not isinstance(dataset, Dataset):
-            raise TypeError(f"`Grounding.fit` was given {kind_of(dataset)}. It draws images: give one `Dataset`.")
         column = self.columns[0]
         require_columns(
             dataset.column_names,

@@ -129,6 +129,8 @@ class Influence(ModelLoss):
         from datasets import Dataset
 
         if isinstance(targets, (str, Path)):
+            if not Path(targets).is_dir():
+                raise FileNotFoundError(f"There is no folder {str(targets)!r}. Give one that `save_scored` wrote.")
             targets = load_saved(targets)
         if not isinstance(targets, Dataset):
             raise TypeError(f"`targets` is {kind_of(targets)}. Give one `Dataset` of the rows whose loss is to fall.")

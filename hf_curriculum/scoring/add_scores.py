@@ -18,7 +18,6 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from datasets.fingerprint import Hasher
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.grouping import aggregate_per_image
 from hf_curriculum.data.identity import validate_image_ids
@@ -37,10 +36,12 @@ from hf_curriculum.provenance import (
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.shared_passes import share_passes
 from hf_curriculum.scorers.visual.images import image_workers
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def add_scores(
     dataset: AnyDataset,
     scorers: Scorer | Sequence[Scorer],
@@ -106,11 +107,6 @@ def add_scores(
         return IterableDatasetDict(parts)
     if isinstance(dataset, IterableDataset):
         return _score_iterable(dataset, scorers, batch_size, overwrite, given)
-    if not isinstance(dataset, (Dataset, DatasetDict)):
-        raise TypeError(
-            f"`add_scores` was given {kind_of(dataset)}. Give a `datasets.Dataset`, `DatasetDict` or "
-            "`IterableDataset`."
-        )
     splits = splits_to_score(dataset, scorers, per_image, overwrite)
     options = (batch_size, num_proc, resume_every or None, cache_dir, load_from_cache_file)
     with reading_images(num_workers, num_proc):
@@ -128,15 +124,9 @@ def reading_images(num_workers: int, num_proc: int | None) -> AbstractContextMan
 
 
 def as_scorers(scorers: Scorer | Sequence[Scorer]) -> list[Scorer]:
-    """The scorers as a list: each a `Scorer`, at least one, no column written twice; those of one model together."""
-    scorers = [scorers] if isinstance(scorers, Scorer) or not isinstance(scorers, Sequence) else list(scorers)
+    """The scorers as a list: at least one, no column written twice; those of one model together."""
+    scorers = [scorers] if isinstance(scorers, Scorer) else list(scorers)
     for scorer in scorers:
-        if not isinstance(scorer, Scorer):
-            given = f"the class {scorer.__name__}" if isinstance(scorer, type) else f"{scorer!r:.60}"
-            raise TypeError(
-                f"`add_scores` was given {given}, not a scorer. Give an instance (`NounCount()`), subclass `Scorer`, "
-                "or join finished numbers with `add_scores_from`."
-            )
         scorer.validate_columns()
     written = [column for scorer in scorers for column in scorer.outputs]
     if twice := sorted({column for column in written if written.count(column) > 1}):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, kind_of
+from hf_curriculum.config import digest
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.names import SCORERS
 from hf_curriculum.provenance import (
@@ -26,8 +26,10 @@ from hf_curriculum.provenance import (
 )
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.scoring.join import warn_if_merged
+from hf_curriculum.shapes import validate_arguments
 
 
+@validate_arguments
 def shuffle_scores(
     dataset: Dataset | DatasetDict,
     column: str,
@@ -80,10 +82,6 @@ def shuffle_scores(
     if isinstance(dataset, DatasetDict):
         permute = partial(shuffle_scores, column=column, within=within, seed=seed, name=name, group_by=group_by)
         return DatasetDict({split: permute(part, easy=easy, overwrite=overwrite) for split, part in dataset.items()})
-    if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"`shuffle_scores` was given {kind_of(dataset)}. Give a map-style `Dataset` or a `DatasetDict`."
-        )
     name = name or f"{column}_{'random' if within is None else 'matched'}"
     scores = score_values(dataset, column)
     warn_if_merged(column, numeric_column(dataset, column), scores)
@@ -99,6 +97,7 @@ def shuffle_scores(
     return append_columns(dataset, {name: values}, {name: made}, overwrite=overwrite)
 
 
+@validate_arguments
 def deal_rows(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, np.ndarray]:
     """Deals a share of the captions to rows of other images: a control whose wrong captions are known.
 

@@ -21,7 +21,7 @@ from datasets import Dataset, DatasetDict, Features, concatenate_datasets
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of, parse_json, reading
+from hf_curriculum.config import parse_json, reading
 from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
@@ -35,6 +35,7 @@ from hf_curriculum.provenance import (
     validate_choice,
 )
 from hf_curriculum.scored_shards import KEY, MANIFEST, SHARD, UID, load_scored_shards
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -42,12 +43,13 @@ logger: logging.Logger = logging.getLogger(__name__)
 Easy = Literal["low", "high"]
 
 
+@validate_arguments
 def add_scores_from(
     dataset: Dataset | DatasetDict,
     source: str | Path | Dataset,
     *,
     on: str | Sequence[str],
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     easy: Easy | Mapping[str, Easy] | None = None,
     overwrite: bool = False,
 ) -> Dataset | DatasetDict:
@@ -84,7 +86,7 @@ def add_scores_from(
         [0.5, 0.5, nan]
     """
     keys = key_columns(on)
-    splits = as_splits(dataset, "`add_scores_from`")
+    splits = as_splits(dataset)
     table, origin = _read_source(source, keys, columns, next(iter(splits.values())))
     names = _score_columns(table, keys, columns)
     provenance = _provenance(table, names, keys, easy, origin)
@@ -98,9 +100,6 @@ def _read_source(
     """The source as a data set, and what the provenance says of it."""
     if isinstance(source, Dataset):
         return source, {"from": "Dataset", "fingerprint": source._fingerprint}
-    if not isinstance(source, (str, Path)):
-        given = f"Scores cannot be joined from {kind_of(source)}"
-        raise TypeError(f"{given}. Give the path of a CSV, Parquet or JSON-lines file, or a `Dataset`.")
     file = Path(source)
     if "://" in str(source):
         table = _read_parquet(str(source), keys, columns)
@@ -377,6 +376,7 @@ _MARK = b"hf_curriculum_scores"
 _FORMAT = 1
 
 
+@validate_arguments
 def save_scores(
     dataset: Dataset | DatasetDict,
     path: str | Path,
@@ -410,7 +410,7 @@ def save_scores(
         >>> save_scores(data, os.path.join(tempfile.mkdtemp(), "scores.parquet")).name
         'scores.parquet'
     """
-    keys, splits = key_columns(key), as_splits(dataset, "`save_scores`")
+    keys, splits = key_columns(key), as_splits(dataset)
     if isinstance(dataset, DatasetDict):
         wanted = [*keys, *(read_provenance(dataset) if columns is None else columns)]
         for part in splits.values():
@@ -453,6 +453,7 @@ def save_scores(
     return Path(path)
 
 
+@validate_arguments
 def load_scores(
     dataset: Dataset | DatasetDict, path: str | Path, *, partial: bool = False, overwrite: bool = False
 ) -> Dataset | DatasetDict:
@@ -480,7 +481,7 @@ def load_scores(
         >>> load_scores(data.select([1]), file)["caption_length"][:]
         [3.0]
     """
-    splits = as_splits(dataset, "`load_scores`")
+    splits = as_splits(dataset)
     folder = (Path(path) / MANIFEST).is_file()
     table, about = _read_shards(Path(path), splits) if folder else _read_side_file(Path(path))
     made = read_provenance(table)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, kind_of, read_json, sole_writer
+from hf_curriculum.config import digest, read_json, sole_writer
 from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.processors import process_image
@@ -37,6 +37,7 @@ from hf_curriculum.scorers.alignment.clip_backends import PREFIX, OpenClipTowers
 from hf_curriculum.scorers.base import Component
 from hf_curriculum.scorers.pretrained import folder_digest, load_pretrained
 from hf_curriculum.scorers.visual.images import batches_of_one_size
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -100,11 +101,6 @@ def add_per_image(
         raise ValueError(
             f"`part_images={part_images}` and `num_proc={num_proc}` were given. A part has at least 1 image, and "
             "processes are counted from 0, which is this one alone."
-        )
-    if not isinstance(dataset, (Dataset, DatasetDict)):
-        raise TypeError(
-            f"{columns.action}: {kind_of(dataset)} was given. Images are assigned to parts by number: give a "
-            "`Dataset` or a `DatasetDict`."
         )
     splits = dict(dataset) if isinstance(dataset, DatasetDict) else {"all": dataset}
     for part in splits.values():
@@ -228,6 +224,7 @@ EMBEDDING = "image_embedding"
 _SHIPPED = Path(__file__).parents[1] / "models" / SCENES_CLIP
 
 
+@validate_arguments
 def add_embeddings(
     dataset: Dataset | DatasetDict,
     model: str | Path = SCENES_CLIP,

@@ -12,10 +12,12 @@ from hf_curriculum.data.readers.shards import find_shards
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scoring.add_scores import as_scorers
 from hf_curriculum.scoring.shards import ShardRun, ShardScores, progress_bar
+from hf_curriculum.shapes import validate_arguments
 
 _MOST = 8  # shards that an actor is given at a time: all but the first are fetched meanwhile
 
 
+@validate_arguments
 def score_on_ray(
     source: str | Path | Sequence[str | Path],
     scorers: Scorer | Sequence[Scorer],

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.config import kind_of, parse_json, sole_writer, write_atomically
+from hf_curriculum.config import parse_json, sole_writer, write_atomically
 from hf_curriculum.parts import PartFolder, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
@@ -24,8 +24,10 @@ from hf_curriculum.scoring.add_scores import (
     reading_images,
     splits_to_score,
 )
+from hf_curriculum.shapes import validate_arguments
 
 
+@validate_arguments
 def add_scores_sharded(
     dataset: Dataset | DatasetDict,
     scorers: Scorer | Sequence[Scorer],
@@ -83,11 +85,6 @@ def add_scores_sharded(
     validate_choice("per_image", per_image, (None, "max", "min", "mean"))
     if part_rows < 1 or batch_size < 1:
         raise ValueError(f"`part_rows={part_rows}` and `batch_size={batch_size}` were given. Both are at least 1 row.")
-    if not isinstance(dataset, (Dataset, DatasetDict)):
-        raise TypeError(
-            f"`add_scores_sharded` was given {kind_of(dataset)}. Give a `Dataset` or a `DatasetDict`; an iterable "
-            "data set is split by `split_dataset_by_node`."
-        )
     splits = splits_to_score(dataset, scorers, per_image, overwrite)
     step = -(-part_rows // batch_size) * batch_size
     corpus = _split_to_fit_on(splits, fit_on) if any(scorer.needs_fit for scorer in scorers) else None

@@ -43,6 +43,7 @@ from hf_curriculum.scorers.base import CaptionScorer, Scorer
 from hf_curriculum.scorers.visual.images import image_workers
 from hf_curriculum.scoring.add_scores import as_scorers
 from hf_curriculum.scoring.sharded import FITTED, read_fitted, write_fitted
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class ShardScores:
         return "\n".join(lines)
 
 
+@validate_arguments
 def score_shards(
     source: str | Path | Sequence[str | Path],
     scorers: Scorer | Sequence[Scorer],

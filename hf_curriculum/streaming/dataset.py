@@ -19,6 +19,7 @@ from hf_curriculum.columns import require_columns
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.seeding import IndexedExample
 from hf_curriculum.planning.curriculum import Curriculum
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.index import BucketIndex, open_remote
 from hf_curriculum.streaming.plan import StreamPlan, plan_buckets
 from hf_curriculum.streaming.reader import StreamReader, WorkerSamples
@@ -93,6 +94,7 @@ class BucketedStream(IterableDataset[Any]):
     """Reading an example twice gives the same."""
     _epoch = 0
 
+    @validate_arguments
     def __init__(
         self,
         path: str | Path,

@@ -19,6 +19,7 @@ from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.ranking import Easy
 from hf_curriculum.provenance import read_feature_provenance
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket, quantile_positions
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ _THREADS = 8
 _FEW = 100  # rows that may stand in order by chance
 
 
+@validate_arguments
 def index_buckets(path: str | Path, *, score_column: str, easy: Easy | None = None) -> BucketIndex:
     """Makes a folder that another engine bucketed readable for `BucketedStream`: writes its `buckets.json`.
 

@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from hf_curriculum.config import kind_of, recover_folder, sole_writer, take_place
+from hf_curriculum.config import recover_folder, sole_writer, take_place
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance, validate_choice
 from hf_curriculum.scored_data import provenance_markdown, write_provenance
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.bucketing import ENDINGS, OUT, Bucketing, Layout, open_work
 from hf_curriculum.streaming.index import FILE_NAME, BucketIndex, ShardFormat, StoredBucket, quantile_positions
 from hf_curriculum.streaming.shards import embedded_tables, validate_features
@@ -27,6 +28,7 @@ SHARD_ROWS = 10_000
 """Rows of a shard where nothing else is asked for, and of a stretch of a data set that is read at once."""
 
 
+@validate_arguments
 def save_bucketed(
     dataset: Dataset,
     path: str | Path,
@@ -82,11 +84,6 @@ def save_bucketed(
         >>> index = save_bucketed(scored, "buckets", 4, score_column="noun_count")
         >>> stream = BucketedStream("buckets", Phases(4), global_batch_size=32)
     """
-    if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"`save_bucketed` was given {kind_of(dataset)}. Buckets are made of all rows of one split at once: give a "
-            "`datasets.Dataset`, such as `splits['train']`."
-        )
     validate_choice("format", format, ("parquet", "webdataset"))
     _validate_shards(shard_size, num_shards)
     if format == "webdataset":

@@ -19,6 +19,7 @@ from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy, Unscored
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scored_shards import KEY, UID, about_shard, finished_shards, read_manifest, read_shard_scores
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.bucketing import Bucketing, open_work
 from hf_curriculum.streaming.index import BucketIndex, ShardFormat, quantile_positions
 from hf_curriculum.streaming.save import (
@@ -40,6 +41,7 @@ _SHARD_BYTES = 1 << 28  # of a shard where its rows are not named: 256 MB
 _PATIENCE = 60  # seconds that one process of a run waits for another that begins or ends
 
 
+@validate_arguments
 def bucket_shards(
     source: str | Path | Sequence[str | Path],
     scores: str | Path,

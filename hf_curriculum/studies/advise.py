@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.filter import Filter
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.rng import mix64
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.studies.dealing import CROSS_FIT_STEPS, DEALT, Sample, Share
 from hf_curriculum.studies.statistics import Interval, auc_interval, crossed_interval
 
@@ -119,6 +119,7 @@ def _signed(found: Interval) -> str:
     return f"{100 * found.value:+.1f} [{100 * found.lower:+.1f}, {100 * found.upper:+.1f}]"
 
 
+@validate_arguments
 def advise(
     dataset: Dataset,
     score_column: str | None = None,
@@ -169,8 +170,6 @@ def advise(
     """
     begin = time.perf_counter()
     validate_choice("model", model, ("small",))
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"`advise` was given {kind_of(dataset)}. Give a map-style `Dataset`, one split.")
     if not minutes > 0 or (seeds is None) != (lengths is None) or (seeds is not None and (seeds < 2 or not lengths)):
         raise ValueError(
             f"minutes={minutes}, seeds={seeds}, lengths={lengths} were given. Give more than 0 minutes; in place of "

@@ -17,6 +17,7 @@ from accelerate import PartialState
 
 from hf_curriculum.config import digest, read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.training.callbacks import LOSSES, Diverged
 from hf_curriculum.training.checkpoints import only_run_in
 
@@ -96,6 +97,7 @@ class StudyRun:
         write_atomically(self.folder / RESULT_FILE, json.dumps(facts, indent=1))
 
 
+@validate_arguments
 class Study:
     """Runs a function for every arm and seed, one folder per run, and continues after an interruption.
 
@@ -134,6 +136,7 @@ class Study:
         >>> print(summarise(study.runs, ["eval_loss"], control="control").to_markdown())
     """
 
+    @validate_arguments
     def __init__(
         self,
         run: Callable[[dict[str, Any]], Mapping[str, Any]],
@@ -356,6 +359,7 @@ def _first_lost(result: Mapping[str, Any], losses: Sequence[str]) -> int | None:
 Settings = Mapping[str, Any]
 
 
+@validate_arguments
 def grid_arms(
     settings: Settings,
     grid: Mapping[str, Sequence[Any]] | None = None,

@@ -17,6 +17,7 @@ from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import number
 from hf_curriculum.reporting.run_sections import COST_NOTE, COSTS, scores_while_training
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.studies.statistics import Interval, IntervalKind, PairedTest, mean_interval, paired_test
 from hf_curriculum.studies.study import StudyRun, as_json
 
@@ -209,6 +210,7 @@ class StudyTable:
             report.add_figure(None, partial(self.figure, metric), "Dots: one per seed.", name=_file_name(metric))
 
 
+@validate_arguments
 def summarise(
     runs: Sequence[StudyRun],
     metrics: Sequence[str],

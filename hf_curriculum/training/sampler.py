@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch.utils.data import Sampler
 
 from hf_curriculum.config import parse_json, reading
 from hf_curriculum.planning.export import ExportedOrder
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import PAD_INDEX
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class CurriculumSampler(Sampler[Any]):
         [0, 1, 2, 3, 4, 5]
     """
 
+    @validate_arguments
     def __init__(
         self,
         plan: Plan | ExportedOrder | Callable[[], Plan],
@@ -76,7 +79,8 @@ class CurriculumSampler(Sampler[Any]):
         self._part: tuple[Iterator[int], int] = (iter(()), -1)  # what is handed out of, and the position after it
 
     @classmethod
-    def from_export(cls, file: str | Path, dataset: Any = None, start: int = 0) -> CurriculumSampler:
+    @validate_arguments
+    def from_export(cls, file: str | Path, dataset: Dataset | None = None, start: int = 0) -> CurriculumSampler:
         """A sampler of the order that `plan.export("order.npy")` wrote, perhaps on another machine.
 
         Args:

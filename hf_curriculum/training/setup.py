@@ -43,8 +43,17 @@ from hf_curriculum.planning.deciding import metric_name
 from hf_curriculum.planning.exposure import TRAINED
 from hf_curriculum.planning.groups import read_columns
 from hf_curriculum.planning.plan import Plan
-from hf_curriculum.planning.ranking import Ranking, Sort, as_numbers, easy_ends, rank_dataset, rank_scores
+from hf_curriculum.planning.ranking import (
+    Ranking,
+    Sort,
+    as_numbers,
+    easy_ends,
+    easy_of_numbers,
+    rank_dataset,
+    rank_scores,
+)
 from hf_curriculum.provenance import read_provenance
+from hf_curriculum.shapes import validate_data
 from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.arguments import CurriculumTrainingArguments
 from hf_curriculum.training.prediction import base_model, has_losses_of_pairs, other_loss
@@ -58,11 +67,7 @@ def open_training_data(data: Any) -> Any:
         return BucketedStream(data)
     if data is None or isinstance(data, BucketedStream):
         return data
-    if isinstance(data, Mapping):
-        raise TypeError(
-            f"train_dataset is a {type(data).__name__} of {sorted(data)}: a curriculum orders the rows of one data "
-            "set. Give one of them, or `concatenate_datasets([...])` of all."
-        )
+    validate_data("CurriculumTrainer", "train_dataset", data)
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         raise TypeError(
             f"train_dataset is {kind_of(data)}, which is read in its own order: no curriculum can choose "
@@ -70,6 +75,12 @@ def open_training_data(data: Any) -> Any:
             "`save_bucketed(dataset, folder, num_buckets, score_column=...)` and pass train_dataset=folder."
         )
     return data
+
+
+def validate_evaluation_data(data: Any) -> None:
+    """The data to evaluate on is a data set, or several by name, and no other shape of data."""
+    for part in data.values() if isinstance(data, Mapping) else [data]:
+        validate_data("CurriculumTrainer", "eval_dataset", part)
 
 
 def reason_without_plan(others: Sequence[type[Trainer]], args: Any, data: Any) -> str | None:
@@ -164,7 +175,7 @@ def rank_training_data(
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
             "other examples. Give one number per row, in the data set's order."
         )
-    ranking = rank_scores(scores, rule.easy or "low", unscored=rule.unscored, sort=sort)
+    ranking = rank_scores(scores, easy_of_numbers(rule), unscored=rule.unscored, sort=sort)
     return replace(ranking, columns=columns, easy_ends=ends)
 
 

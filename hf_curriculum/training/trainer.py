@@ -70,6 +70,7 @@ from hf_curriculum.training.setup import (
     stock_epochs,
     validate_batch_size,
     validate_evaluation,
+    validate_evaluation_data,
     validate_metric,
     validate_own_losses,
     validate_sampling,
@@ -171,6 +172,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         args = complete_arguments(self.args_class, self._other_trainers(), args)
         if scores is not None or reason_without_plan((), args, train_dataset) is None:
             train_dataset = open_training_data(train_dataset)
+        validate_evaluation_data(eval_dataset)
         given = {name: value for name, value in locals().items() if name in _PARAMETERS and value is not None}
         self.selector, self._weighting = Selector(self), LossWeights(self)
         super().__init__(**given, **kwargs)

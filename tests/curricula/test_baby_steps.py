@@ -235,12 +235,12 @@ def test_a_metric_that_is_not_there():
     ],
 )
 def test_the_published_pools(size, pools):
-    plan = make_plan(BabySteps(len(pools), patience=1, epochs=15), np.arange(size), global_batch_size=50)
+    plan = make_plan(BabySteps(len(pools), patience=1, epochs=15, easy="low"), np.arange(size), global_batch_size=50)
     soonest = plan.scenarios()["soonest"]
     # The first value of every pool is its best, the second is not better: two passes each.
     assert [stage.pool_size for stage in soonest.stages] == [*(pool for pool in pools[:-1] for _ in range(2)), size]
     assert soonest.num_steps == -(-15 * size // 50)
-    phases = make_plan(Phases(len(pools), 1), np.arange(size), global_batch_size=50)
+    phases = make_plan(Phases(len(pools), 1, easy="low"), np.arange(size), global_batch_size=50)
     assert [stage.pool_size for stage in phases.stages] == pools
     assert phases.num_draws - phases.num_filled == sum(pools)
 
@@ -340,6 +340,6 @@ def test_baby_steps_refuses(arguments, message):
 @pytest.mark.parametrize("steps", [3, 4])
 def test_a_run_that_ends_with_a_round_decides_nothing_there(steps):
     """The first bucket takes three steps, and at the end of a run there is nothing to decide."""
-    plan = make_plan(BabySteps(2, epochs=5), np.arange(12.0), global_batch_size=2, max_steps=steps)
+    plan = make_plan(BabySteps(2, epochs=5, easy="low"), np.arange(12.0), global_batch_size=2, max_steps=steps)
     assert plan.undecided == (steps == 4)
     assert plan.known_steps == 3

@@ -35,9 +35,9 @@ SIZE = 416_642
     ("rule", "total"),
     [
         (Phases(4, 1), 2.5),
-        (Filter(0.5, IID(epochs=4)), 2.0),
-        (Filter(0.5, Phases(4, 1)), 1.25),
-        (Filter(0.75, Phases(4, 1)), 1.875),
+        (Filter(0.5, IID(epochs=4), easy="low"), 2.0),
+        (Filter(0.5, Phases(4, 1), easy="low"), 1.25),
+        (Filter(0.75, Phases(4, 1), easy="low"), 1.875),
         (IID(epochs=3), 3.0),
     ],
 )
@@ -48,7 +48,7 @@ def test_regimes_see_the_published_number_of_examples(rule, total):
 
 def test_what_is_not_kept_is_never_drawn():
     scores = np.array([5, 1, np.nan, 2, 4, 3, 6.0])
-    plan = make_plan(Filter(0.5, Phases(3, 2)), scores, global_batch_size=2)
+    plan = make_plan(Filter(0.5, Phases(3, 2), easy="low"), scores, global_batch_size=2)
     assert set(plan.rows(0, plan.num_samples).tolist()) == {1, 3, 5}
     assert "all of the easiest 50 %" in plan.describe()
     assert plan.cost_ratio == pytest.approx((1 + 2 + 3) * 2 / (6 * 7))
@@ -158,7 +158,7 @@ def test_a_threshold_keeps_whatever_end_is_easy():
         assert (own.exposure().easiest_tenth is None) == (easy == "low")  # those below 2 are the easiest
         assert sorted(own.order.order.tolist()) == np.flatnonzero(mentions >= 2).tolist()
         assert own.order.score_at(0) == (2 if easy == "low" else 4)
-    exact = make_plan(Filter(at_least=0.3), np.float32([0.1, 0.3, 0.2]), global_batch_size=1)
+    exact = make_plan(Filter(at_least=0.3, easy="low"), np.float32([0.1, 0.3, 0.2]), global_batch_size=1)
     assert exact.order.order.tolist() == [1]  # 0.3 as it is stored
     whole = make_plan(Filter(at_least=2.5, easy="low"), np.array([2, 3, 1]), global_batch_size=1)
     assert whole.order.order.tolist() == [1]
@@ -261,7 +261,7 @@ def test_bad_filters_by_another_score_are_refused():
     with pytest.raises(ValueError, match=r"≥ 9 \(some have none\)"):
         make_plan(Filter(at_least=9, by="clip_similarity"), data, **given)
     with pytest.raises(ValueError, match="was given scores without columns"):
-        make_plan(Filter(0.5, by="clip_similarity"), np.arange(9.0), global_batch_size=4)
+        make_plan(Filter(0.5, by="clip_similarity", easy="low"), np.arange(9.0), global_batch_size=4)
     with pytest.raises(ValueError, match=r"reads \['clip_similarity'\] of each row, and its draws would be images"):
         make_plan(Filter(0.5, by="clip_similarity", batches=ByImage(2)), ids, **given)
 

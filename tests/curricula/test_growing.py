@@ -76,7 +76,7 @@ def test_draws_stay_within_the_pool_of_their_step(rule, size, batch, seed, data)
 
 
 def test_draws_are_even_over_the_pool():
-    plan = make_plan(Growing("step", 0.5, 0.5, examples=40_000), np.arange(20), global_batch_size=10)
+    plan = make_plan(Growing("step", 0.5, 0.5, examples=40_000, easy="low"), np.arange(20), global_batch_size=10)
     early = np.bincount(plan.positions(0, 20_000), minlength=20)
     late = np.bincount(plan.positions(20_000, 40_000), minlength=20)
     assert early[10:].sum() == 0
@@ -87,24 +87,28 @@ def test_draws_are_even_over_the_pool():
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("epochs", [1.5, 2, 3])
 def test_by_default_the_last_epoch_is_a_pass_over_everything(function, epochs):
-    plan = make_plan(Growing(function, epochs=epochs), np.arange(1000), global_batch_size=16)
+    plan = make_plan(Growing(function, epochs=epochs, easy="low"), np.arange(1000), global_batch_size=16)
     growing = round((epochs - 1) * 1000)
     rows = plan.rows(0, plan.num_samples)
     assert sorted(rows[growing : growing + 1000].tolist()) == list(range(1000))
     assert [stage.num_draws for stage in plan.stages] == [growing, 1000 + plan.num_filled]
     assert rows[:16].max() < 10
     # The share grows as it would in a run that ended there.
-    alone = make_plan(Growing(function, full_at=1.0, examples=growing), np.arange(1000), global_batch_size=16)
+    alone = make_plan(
+        Growing(function, full_at=1.0, examples=growing, easy="low"), np.arange(1000), global_batch_size=16
+    )
     assert rows[: growing // 16 * 16].tolist() == alone.rows(0, growing // 16 * 16).tolist()
 
 
 def test_a_run_too_short_for_a_pass_over_everything_grows_to_its_end():
-    short, same = (make_plan(Growing(full_at=at, epochs=1.4), np.arange(100), global_batch_size=8) for at in (None, 1))
+    short, same = (
+        make_plan(Growing(full_at=at, epochs=1.4, easy="low"), np.arange(100), global_batch_size=8) for at in (None, 1)
+    )
     assert short.rows(0, short.num_samples).tolist() == same.rows(0, same.num_samples).tolist()
 
 
 def test_its_plan_is_printed_and_drawn():
-    plan = make_plan(Growing(initial=0.1, full_at=1, epochs=2), np.arange(1000), global_batch_size=10)
+    plan = make_plan(Growing(initial=0.1, full_at=1, epochs=2, easy="low"), np.arange(1000), global_batch_size=10)
     assert "easiest 10 % to 100 %" in plan.describe()
     pools = plan.to_dict()["stages"][0]["pools"]
     assert pools[0][2] == 100
@@ -148,13 +152,15 @@ def test_many_increases_do_not_overflow():
 
 def test_equal_scores_are_no_order():
     with pytest.raises(ValueError, match="All 9 scored rows have the same score, 2: it orders nothing"):
-        make_plan(Growing(epochs=1), np.full(9, 2.0), global_batch_size=2)
-    assert make_plan(Growing(initial=1, epochs=1), np.full(9, 2.0), global_batch_size=2).num_steps == 5
-    assert make_plan(Growing(epochs=1), np.ones(1), global_batch_size=2).num_steps == 1
+        make_plan(Growing(epochs=1, easy="low"), np.full(9, 2.0), global_batch_size=2)
+    assert make_plan(Growing(initial=1, epochs=1, easy="low"), np.full(9, 2.0), global_batch_size=2).num_steps == 5
+    assert make_plan(Growing(epochs=1, easy="low"), np.ones(1), global_batch_size=2).num_steps == 1
 
 
 def test_the_share_of_a_step_is_that_of_the_steps_before_it():
-    plan = make_plan(Growing("polynomial", 0.2, full_at=1, power=1, epochs=4), np.arange(100), global_batch_size=40)
+    plan = make_plan(
+        Growing("polynomial", 0.2, full_at=1, power=1, epochs=4, easy="low"), np.arange(100), global_batch_size=40
+    )
     assert plan.num_steps == 10
     assert plan.stages[0].pool_at(np.arange(10)).tolist() == [20, 28, 36, 44, 52, 60, 68, 76, 84, 92]
 

@@ -205,7 +205,7 @@ def test_data_sets_and_files_in_one_store(tmp_path):
     assert_equal(merged["x/all/cc/9"], store["all/cc/9"])
     with pytest.raises(FileNotFoundError, match="No file matches"):
         pack_regions(str(tmp_path / "vinvl_*.tsv"), tmp_path / "none")
-    with pytest.raises(TypeError, match="cannot be packed from a int"):
+    with pytest.raises(TypeError, match="was given 3 as `source`"):
         pack_regions(3, tmp_path / "none")
 
 

@@ -144,10 +144,10 @@ def test_an_unknown_layout_is_an_error():
 
 
 def test_what_is_no_text_is_an_error():
-    with pytest.raises(TypeError, match=r"`texts` is a single string"):
+    with pytest.raises(TypeError, match=r"was given the text 'a red ball' as `texts`"):
         train_wordpiece("a red ball", 100)
     for texts in (["a", None], iter(["a", 3]), Dataset.from_dict({"caption": ["a", None]})):
-        with pytest.raises(TypeError, match=r"holds (None|3), a (NoneType|int)"):
+        with pytest.raises(TypeError, match=r"holds (None|3)"):
             train_wordpiece(texts, 100)
 
 
@@ -235,11 +235,7 @@ class TestWords:
                 {},
                 r"splits=\('train',\) names \['train'\].*\['val'\]",
             ),
-            (
-                DatasetDict(val=Dataset.from_dict({"caption": ["a"]})),
-                {"splits": "val"},
-                "splits='val' is one text, or empty",
-            ),
+            (DatasetDict(val=Dataset.from_dict({"caption": ["a"]})), {"splits": ()}, r"splits=\(\) is empty"),
             (Dataset.from_dict({"text": ["a"]}), {}, "`caption` is not in the data, which has the columns"),
         ],
     )
@@ -248,9 +244,9 @@ class TestWords:
             train_word_tokenizer(texts, **options)
 
     def test_what_is_no_text(self):
-        with pytest.raises(TypeError, match="The training text holds None"):
+        with pytest.raises(TypeError, match="was given a list that holds None as `texts`"):
             train_word_tokenizer(["a dog", None], 1)
-        with pytest.raises(TypeError, match="a single string"):
+        with pytest.raises(TypeError, match="was given the text 'a dog' as `texts`"):
             train_word_tokenizer("a dog", 1)
 
     def test_the_words_counted_are_the_words_encoded(self):
@@ -292,7 +288,7 @@ def test_the_tokens_of_a_karpathy_file_are_kept_and_counted(tmp_path):
     data = load_captioned(tmp_path / "dataset.json", images=False)
     assert data["train"]["tokens"][:] == ["a dogs dream", None]
     assert data["train"]["caption"][:] == ["A dog's dream.", "Half a dog."]
-    with pytest.raises(TypeError, match="The training text holds None"):
+    with pytest.raises(TypeError, match="was given a list that holds None as `texts`"):
         train_word_tokenizer(data, 1)
     tokenizer = train_word_tokenizer(data["train"].select([0]), 1)
     assert tokenizer("A dog's dream.").input_ids == [0, 1, 2, 3, 0]

@@ -98,7 +98,9 @@ MORE = {
         theme=theme,
     ),
     "correlations": lambda theme: score_correlations(["a", "b"], np.array([[1, -0.5], [-0.5, 1]]), theme=theme),
-    "plan": lambda theme: plan_growth(make_plan(Phases(2, 1), np.arange(100), global_batch_size=10), theme=theme),
+    "plan": lambda theme: plan_growth(
+        make_plan(Phases(2, 1, easy="low"), np.arange(100), global_batch_size=10), theme=theme
+    ),
     "chosen scores": lambda theme: chosen_scores(PARTS, name="score", easy="high", theme=theme),
     "chosen counts": lambda theme: chosen_counts([0.2, 0.5, 0.3], [0.1, 0.6, 0.3], theme=theme),
     "ontology": lambda theme: ontology_sizes(induce(min_pairs=2), most=1, theme=theme),

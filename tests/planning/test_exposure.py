@@ -110,7 +110,7 @@ def test_a_run_that_max_steps_ends_counts_what_it_reaches():
         Growing(epochs=3),
         Growing(full_at=1.0, epochs=3),
         Weighted(epochs=2),
-        Filter(0.5, Phases(2)),
+        Filter(0.5, Phases(2), easy="low"),
     )
     for rule in rules:
         seen = [
@@ -161,7 +161,7 @@ def test_rows_that_a_layout_of_ones_own_makes_of_draws_are_counted():
         (IID(epochs=0.5), "1,248 of 2,500 examples (50 %) are never shown; 0.501 × each"),
         (Phases(4, 2), "every example is shown; the easiest tenth 8 × each, the hardest 2 ×"),
         (
-            Filter(0.8, Phases(1, 2)),
+            Filter(0.8, Phases(1, 2), easy="low"),
             "500 of 2,500 examples (20 %) are never shown; the easiest tenth 2 × each, the hardest 0 ×",
         ),
         (
@@ -182,7 +182,7 @@ def test_it_stands_in_the_plan_in_words(rule, line):
 
 
 def test_what_is_undecided_is_said_for_each_scenario_or_up_to_the_next_decision():
-    lines = make_plan(BabySteps(2, epochs=4), np.arange(40), global_batch_size=4).describe().splitlines()
+    lines = make_plan(BabySteps(2, epochs=4, easy="low"), np.arange(40), global_batch_size=4).describe().splitlines()
     assert [line.split(":")[0].strip() for line in lines[-2:]] == ["soonest", "latest"]
     assert all("every example is shown; the easiest tenth" in line for line in lines[-2:])
     plan = TABLE.plan_of(TABLE.CASES["self-paced"], 40, 8)

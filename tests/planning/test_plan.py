@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -76,13 +76,13 @@ def test_partial_batches_of_each_pass_are_those_of_a_loader_per_epoch():
     ("size", "batches"), [(416_642, [26_040, 52_081, 78_121, 104_161]), (907_339, [56_709, 113_418, 170_126, 226_835])]
 )
 def test_wsod_has_the_published_batches(size, batches):
-    plan = make_plan(Phases(4, 1, "rank", partial_batches="keep"), np.arange(size), global_batch_size=4)
+    plan = make_plan(Phases(4, 1, "rank", partial_batches="keep", easy="low"), np.arange(size), global_batch_size=4)
     assert [stage.num_samples // 4 for stage in plan.stages] == batches
     assert plan.num_draws == sum(size * k // 4 for k in range(1, 5))
 
 
 def test_every_pass_shows_every_example_of_its_pool_once():
-    plan = make_plan(Phases(3, 2), np.arange(10), global_batch_size=4)
+    plan = make_plan(Phases(3, 2, easy="low"), np.arange(10), global_batch_size=4)
     start = 0
     for stage in plan.stages:
         for _ in range(2):
@@ -148,7 +148,7 @@ def test_holes_leave_something_for_every_share_of_a_batch():
 
 
 def test_exclusive_phases_do_not_overlap():
-    plan = make_plan(Phases(4, 1, "rank", pools="exclusive"), np.arange(10), global_batch_size=1)
+    plan = make_plan(Phases(4, 1, "rank", pools="exclusive", easy="low"), np.arange(10), global_batch_size=1)
     assert [stage.slices for stage in plan.stages] == [((0, 2),), ((2, 5),), ((5, 7),), ((7, 10),)]
     assert plan.num_draws == 10
     assert plan.stages[1].rule == "easiest 25 % to 50 %"
@@ -156,13 +156,13 @@ def test_exclusive_phases_do_not_overlap():
 
 def test_exclusive_phases_by_value_say_what_they_hold():
     plan = make_plan(
-        Phases(2, 1, "value", pools="exclusive", thresholds=(2,)), np.array([1, 2, 3]), global_batch_size=1
+        Phases(2, 1, "value", pools="exclusive", thresholds=(2,), easy="low"), np.array([1, 2, 3]), global_batch_size=1
     )
     assert [stage.rule for stage in plan.stages] == ["score ≤ 2", "not score ≤ 2"]
 
 
 def test_steps_per_phase():
-    plan = make_plan(Phases(2, steps_per_phase=(3, 5)), np.arange(8), global_batch_size=4)
+    plan = make_plan(Phases(2, steps_per_phase=(3, 5), easy="low"), np.arange(8), global_batch_size=4)
     assert plan.num_steps == 8
     assert plan.nominal_epochs == 4
     assert [stage.num_draws for stage in plan.stages] == [12, 20]
@@ -209,11 +209,11 @@ def test_the_control_takes_its_length_from_whoever_says():
 
 def test_max_steps_counts_and_epochs_do_not_where_both_are_given():
     assert make_plan(IID(), np.zeros(8), global_batch_size=4, epochs=2, max_steps=7).num_steps == 7
-    assert make_plan(Phases(2, 1), np.arange(8), global_batch_size=4, epochs=9, max_steps=3).num_steps == 3
+    assert make_plan(Phases(2, 1, easy="low"), np.arange(8), global_batch_size=4, epochs=9, max_steps=3).num_steps == 3
 
 
 def test_max_steps_ends_a_longer_curriculum_with_one_warning(caplog):
-    plan = make_plan(Phases(3, 2), np.arange(12), global_batch_size=4, max_steps=3)
+    plan = make_plan(Phases(3, 2, easy="low"), np.arange(12), global_batch_size=4, max_steps=3)
     assert [(stage.name, stage.num_draws) for stage in plan.stages] == [("phase 1", 8), ("phase 2", 4)]
     assert (plan.num_steps, plan.num_draws, plan.num_filled) == (3, 12, 0)
     assert plan.stage_ends[3].name == "phase 2"
@@ -228,14 +228,16 @@ def test_max_steps_ends_a_longer_curriculum_with_one_warning(caplog):
 
 
 def test_phases_fit_a_budget_with_the_same_pools_and_shares():
-    plan = make_plan(Phases(3, 2).fit_to(steps=50), np.arange(90), global_batch_size=10)  # 36 steps by itself
+    plan = make_plan(
+        Phases(3, 2, easy="low").fit_to(steps=50), np.arange(90), global_batch_size=10
+    )  # 36 steps by itself
     assert [stage.pool_size for stage in plan.stages] == [30, 60, 90]
     assert [stage.num_draws for stage in plan.stages] == [80, 170, 250]  # 1/6, 1/3 and 1/2 of 500
     assert (plan.num_steps, plan.num_filled, round(plan.nominal_epochs, 3)) == (50, 0, 5.556)
-    assert make_plan(Phases(3, 2).fit_to(steps=36), np.arange(90), global_batch_size=10).rows(0, 360).tolist() == (
-        make_plan(Phases(3, 2), np.arange(90), global_batch_size=10).rows(0, 360).tolist()
-    )
-    assert make_plan(Phases(3).fit_to(epochs=3), np.arange(90), global_batch_size=10).num_steps == 27
+    assert make_plan(Phases(3, 2, easy="low").fit_to(steps=36), np.arange(90), global_batch_size=10).rows(
+        0, 360
+    ).tolist() == (make_plan(Phases(3, 2, easy="low"), np.arange(90), global_batch_size=10).rows(0, 360).tolist())
+    assert make_plan(Phases(3, easy="low").fit_to(epochs=3), np.arange(90), global_batch_size=10).num_steps == 27
     assert Phases(3).fit_to(epochs=3).fit_to(steps=4) == Phases(3, fit_steps=4)
     assert IID(epochs=3).fit_to(steps=4) == IID(fit_steps=4)
     assert IID(examples=3).fit_to(epochs=4) == IID(epochs=4)
@@ -257,7 +259,7 @@ def test_phases_fit_a_budget_with_the_same_pools_and_shares():
         ),
         (lambda: IID(epochs=2, fit_steps=3), "IID got epochs=2 and fit_steps=3; a run has one length"),
         (
-            lambda: make_plan(Phases(3).fit_to(steps=2), np.arange(9), global_batch_size=2),
+            lambda: make_plan(Phases(3, easy="low").fit_to(steps=2), np.arange(9), global_batch_size=2),
             r"2 steps cannot hold 3 stages \(phase 1, phase 2, phase 3\): the last ones would never come",
         ),
     ],
@@ -306,7 +308,7 @@ def test_a_length_around_a_rule_is_the_length_of_that_rule(then):
         assert outer == curriculum_from({"type": "filter", "keep": 0.7, "then": then}).fit_to(**length)
         assert outer == curriculum_from(outer.to_dict())
         if name == "steps":
-            plan = make_plan(outer, np.arange(230), global_batch_size=8)
+            plan = make_plan(replace(outer, easy="low"), np.arange(230), global_batch_size=8)
             assert plan.max_steps == 90
             assert plan.undecided == (then["type"] != "phases")
             assert plan.known_steps < 90 or not plan.undecided
@@ -325,7 +327,7 @@ def test_a_run_shorter_than_an_example_can_be_printed():
 
 
 def test_a_stage_within_one_step_is_less_than_a_step():
-    lines = make_plan(Phases(4), np.arange(30), global_batch_size=32).describe().splitlines()[2:6]
+    lines = make_plan(Phases(4, easy="low"), np.arange(30), global_batch_size=32).describe().splitlines()[2:6]
     assert [line.split("  ")[-2].strip() for line in lines] == ["1", "< 1", "1", "1"]
 
 
@@ -342,7 +344,7 @@ def test_ties_that_divide_buckets_by_the_order_of_the_file_are_said_once(caplog)
     caplog.clear()
     make_plan(BabySteps(2, epochs=4), scores, global_batch_size=5)
     assert "bucket 1 of 2 ends after 45 of 95 examples" in caplog.text
-    make_plan(Filter(0.9, Phases(2)), scores, global_batch_size=5)
+    make_plan(Filter(0.9, Phases(2), easy="low"), scores, global_batch_size=5)
     assert "bucket 1 of 2 ends after 40 of 85 examples whose `the score` is 7. Use cut='value'" in caplog.text
     caplog.clear()
     make_plan(Phases(8), scores, global_batch_size=5)
@@ -358,25 +360,25 @@ def test_a_plan_without_faults_has_no_notes(rule, caplog):
 
 
 def test_pools_smaller_than_a_step_are_said(caplog):
-    plan = make_plan(Phases(2, 1), np.arange(100), global_batch_size=80)
+    plan = make_plan(Phases(2, 1, easy="low"), np.arange(100), global_batch_size=80)
     assert caplog.messages == [
         "A step takes 80 examples, and the pool of phase 1 begins with 50: a batch repeats them, or holds those of "
         "other stages too. Use a smaller global batch size or a larger first pool."
     ]
     assert caplog.messages[0] in plan.describe()
     caplog.clear()
-    make_plan(Growing(), np.arange(160), global_batch_size=16)
+    make_plan(Growing(easy="low"), np.arange(160), global_batch_size=16)
     assert "A step takes 16 examples, and the pool of growing begins with 2: a batch repeats them" in caplog.text
     caplog.clear()
-    make_plan(Phases(2, (0.1, 1)), np.arange(100), global_batch_size=20)
+    make_plan(Phases(2, (0.1, 1), easy="low"), np.arange(100), global_batch_size=20)
     assert "A step takes 20 examples, and phase 1 fewer in all: one step holds several stages" in caplog.text
 
 
 def test_one_example():
-    plan = make_plan(Phases(1, 3), np.array([1.0]), global_batch_size=2)
+    plan = make_plan(Phases(1, 3, easy="low"), np.array([1.0]), global_batch_size=2)
     assert plan.rows(0, plan.num_samples).tolist() == [0, 0, 0, 0]
     with pytest.raises(ValueError, match="All 1 scored rows have the same"):
-        make_plan(Phases(4), np.array([1.0]), global_batch_size=2)
+        make_plan(Phases(4, easy="low"), np.array([1.0]), global_batch_size=2)
 
 
 def test_duplicated_rows_are_different_examples():
@@ -385,13 +387,13 @@ def test_duplicated_rows_are_different_examples():
 
 
 def test_dropped_rows_never_appear():
-    plan = make_plan(Phases(2, 2, unscored="drop"), np.array([1, np.nan, 2, 3]), global_batch_size=1)
+    plan = make_plan(Phases(2, 2, unscored="drop", easy="low"), np.array([1, np.nan, 2, 3]), global_batch_size=1)
     assert 1 not in plan.rows(0, plan.num_samples)
     assert "1 without a score left out" in plan.describe()
 
 
 def test_where_stages_and_passes_end():
-    plan = make_plan(Phases(2, 2), np.arange(8), global_batch_size=4)  # pools 4, 4, 8, 8
+    plan = make_plan(Phases(2, 2, easy="low"), np.arange(8), global_batch_size=4)  # pools 4, 4, 8, 8
     assert plan.pass_ends == {1, 2, 4, 6}
     assert {step: stage.name for step, stage in plan.stage_ends.items()} == {2: "phase 1", 6: "phase 2"}
 
@@ -407,12 +409,12 @@ def test_a_last_partial_pass_ends_too():
 def test_a_plan_is_written_down():
     import json
 
-    plan = make_plan(Phases(2), np.arange(8), global_batch_size=4)
+    plan = make_plan(Phases(2, easy="low"), np.arange(8), global_batch_size=4)
     facts = json.loads(json.dumps(plan.to_dict()))
-    assert facts["curriculum"] == {"type": "phases", "num_phases": 2}
+    assert facts["curriculum"] == {"type": "phases", "num_phases": 2, "easy": "low"}
     assert [stage["pool"] for stage in facts["stages"]] == [4, 8]
     assert facts["num_rows"] == 8
-    changed = make_plan(Phases(2), np.arange(8)[::-1].copy(), global_batch_size=4)
+    changed = make_plan(Phases(2, easy="low"), np.arange(8)[::-1].copy(), global_batch_size=4)
     assert changed.fingerprint()["scores"] != facts["scores"]
 
 
@@ -492,7 +494,7 @@ def test_a_rule_without_a_type_says_so():
 
 
 def test_a_class_is_no_curriculum():
-    with pytest.raises(TypeError, match=r"The curriculum Phases is a class\. Give one made of it: Phases\(\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"`make_plan` was given the class Phases .* give one that is made of it"):
         make_plan(Phases, np.arange(12.0), global_batch_size=2)
 
 
@@ -539,7 +541,7 @@ def test_phases_refuses(arguments, message):
     [
         (lambda: Phases(2.5), r"Phases\(num_phases=2.5\) is not possible; num_phases is a whole number"),
         (lambda: Phases(None), r"Phases\(num_phases=None\) is not possible; num_phases is a whole number"),
-        (lambda: Phases(2, steps_per_phase=(3, 2.5)), "steps are whole numbers"),
+        (lambda: Phases(2, steps_per_phase=(3, 2.5)), "steps_per_phase is a list of whole numbers"),
         (lambda: IID(examples=1e3), r"IID\(examples=1000.0\) is not possible; examples is a whole number"),
         (lambda: IID(epochs="3"), r"IID\(epochs='3'\) is not possible; epochs is a number"),
         (lambda: BabySteps(2, patience=1.5), "patience is a whole number"),
@@ -570,14 +572,14 @@ def test_iid_refuses():
 
 
 def test_the_table_leaves_out_what_fills_the_last_batch():
-    plan = make_plan(Phases(2), np.arange(10), global_batch_size=4)
+    plan = make_plan(Phases(2, easy="low"), np.arange(10), global_batch_size=4)
     assert [stage.num_draws for stage in plan.stages] == [5, 11]
     rows = [line.split() for line in plan.describe().splitlines() if line.startswith("phase ")]
     assert [(row[-6], row[-4]) for row in rows[1:]] == [("5", "1"), ("10", "1")]
 
 
 def test_as_many_steps_as_stages_are_one_for_each():
-    plan = make_plan(Phases(3).fit_to(steps=3), np.arange(9), global_batch_size=2)
+    plan = make_plan(Phases(3, easy="low").fit_to(steps=3), np.arange(9), global_batch_size=2)
     assert [stage.num_samples for stage in plan.stages] == [2, 2, 2]
 
 
@@ -623,7 +625,7 @@ def test_the_rest_of_an_amended_run_is_counted_from_the_runs_beginning():
     with pytest.raises(IndexError, match="amended after step 4: what earlier steps drew was another plan's"):
         plan.step_rows(3)
     with pytest.raises(ValueError, match="BabySteps decides while training"):
-        make_plan(BabySteps(2, epochs=9), np.arange(20.0), global_batch_size=8).after(BEFORE)
+        make_plan(BabySteps(2, epochs=9, easy="low"), np.arange(20.0), global_batch_size=8).after(BEFORE)
 
 
 @pytest.mark.parametrize("batches", [None, ByImage(2), ByLength("length", window=2)])

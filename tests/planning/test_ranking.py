@@ -153,13 +153,13 @@ def test_what_cannot_be_planned_for_is_said():
         make_plan(Phases(2), data, score_column="gone", global_batch_size=1)
     with pytest.raises(ValueError, match="Whether a low or a high `mystery` is easy is not recorded"):
         make_plan(Phases(2), data, score_column="mystery", global_batch_size=1)
-    with pytest.raises(TypeError, match=r"type DatasetDict was given\. A curriculum orders the rows of one"):
+    with pytest.raises(TypeError, match=r"was given a DatasetDict of .* as `ranking`"):
         make_plan(Phases(2), DatasetDict(train=data), score_column="mystery", global_batch_size=1)
-    with pytest.raises(TypeError, match=r"type IterableDataset was given\. A curriculum orders"):
+    with pytest.raises(TypeError, match=r"was given an IterableDataset as `ranking`"):
         make_plan(Phases(2), data.to_iterable_dataset(), score_column="mystery", global_batch_size=1)
     with pytest.raises(ValueError, match="score_column='mystery' names a column of a data set, and a ndarray"):
-        make_plan(Phases(2), np.arange(4.0), score_column="mystery", global_batch_size=1)
-    with pytest.raises(TypeError, match=r"type Dataset was given, and numbers are ranked.*make_plan\(rule, dataset"):
+        make_plan(Phases(2, easy="low"), np.arange(4.0), score_column="mystery", global_batch_size=1)
+    with pytest.raises(TypeError, match=r"was given a Dataset as `scores`, and an array is needed"):
         rank_scores(data)
 
 

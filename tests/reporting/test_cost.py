@@ -45,7 +45,7 @@ def test_a_log_is_believed_and_one_of_another_step_is_not():
 
 
 def test_figures_count_what_is_trained_on():
-    plain = make_plan(Phases(2, 3), np.arange(40.0), global_batch_size=4)
+    plain = make_plan(Phases(2, 3, easy="low"), np.arange(40.0), global_batch_size=4)
     chosen = make_plan(OnlineSelection(3, "loss", then=Phases(2, 3)), np.arange(40.0), global_batch_size=4)
     assert (pools_of(plain.to_dict()), phase_starts(plain.to_dict())) == ([(0, 60, 20), (60, 180, 40)], [60])
     assert (pools_of(chosen.to_dict()), phase_starts(chosen.to_dict())) == ([(0, 20, 20), (20, 60, 40)], [20])

@@ -440,7 +440,7 @@ class TestCanvas:
 
 class TestPlanGrowth:
     def test_a_plan_that_decides_is_drawn_at_both_ends(self):
-        plan = make_plan(BabySteps(2, patience=1, epochs=5), np.arange(100), global_batch_size=10)
+        plan = make_plan(BabySteps(2, patience=1, epochs=5, easy="low"), np.arange(100), global_batch_size=10)
         lines = [line for line in plan_growth(plan).axes[0].lines if len(line.get_xdata()) > 1]
         soonest, latest, control = ([float(x) for x in line.get_xdata()] for line in lines)
         # One pass to have a value, one without improvement; the last pass is all that the other bucket needs.
@@ -449,7 +449,7 @@ class TestPlanGrowth:
         assert control == [0, 500]
 
     def test_where_nothing_can_be_imagined_what_is_settled_is_drawn(self):
-        plan = make_plan(SelfPaced(epochs=4), np.arange(100), global_batch_size=10)
+        plan = make_plan(SelfPaced(epochs=4, easy="low"), np.arange(100), global_batch_size=10)
         lines = [line for line in plan_growth(plan).axes[0].lines if len(line.get_xdata()) > 1]
         assert list(lines[0].get_xdata()) == [0, 100]
 

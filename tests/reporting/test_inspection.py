@@ -275,7 +275,7 @@ def test_scores_side_by_side(monkeypatch):
 
     made = {name: ScoreProvenance(name, "Mine", easy=easy) for name, easy in (("s", "low"), ("t", "high"))}
     data = attach_provenance(data, made)
-    plan = make_plan(Phases(4), np.arange(8.0), global_batch_size=2).to_dict()
+    plan = make_plan(Phases(4, easy="low"), np.arange(8.0), global_batch_size=2).to_dict()
     add_scores_section(Report("t"), data, "s", {**plan, "easy": "low"})
     (figure, caption) = figures["distributions_s"]
     assert {name: (row.easy, row.cuts) for name, row in figure.args[0].items()} == {

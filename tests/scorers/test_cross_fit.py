@@ -129,7 +129,7 @@ def test_scorers_that_make_no_column_together_are_refused(scorers, message):
 
 def test_bad_data_is_refused(rows):
     scorer = CrossFit([WordRarity(), WordRarity()])
-    with pytest.raises(TypeError, match=r"`CrossFit.fit` was given .* Give the rows to be scored"):
+    with pytest.raises(TypeError, match=r"`CrossFit.fit` was given .* give `Dataset.from_list"):
         scorer.fit([{"caption": "a dog"}])
     with pytest.raises(ValueError, match="CrossFit and its scorers read it"):
         scorer.fit(rows.remove_columns("image_id"))

@@ -140,7 +140,7 @@ def test_a_second_fit_holds():
 def test_mistakes():
     with pytest.raises(ValueError, match=r"5 different images can be read in `image` of 7 rows, and `k=5` needs 6"):
         Grounding(TINY.git(), k=5).fit(data())
-    with pytest.raises(TypeError, match=r"`Grounding\.fit` was given .*It draws images"):
+    with pytest.raises(TypeError, match=r"`Grounding\.fit` was given an IterableDataset .*without `streaming=True`"):
         Grounding(TINY.git()).fit(data().to_iterable_dataset())
     with pytest.raises(ValueError, match=r"`image` .* not in the data.*`Grounding\.fit` draws"):
         Grounding(TINY.git()).fit(data(image=None))

@@ -152,7 +152,7 @@ def test_checkpoints_and_rates_that_are_not_there(tmp_path):
 
 
 def test_targets_that_say_nothing():
-    with pytest.raises(TypeError, match=r"`targets` is .* Give one `Dataset`"):
+    with pytest.raises(TypeError, match=r"was given a list .* as `targets`.* give `Dataset.from_list"):
         Influence([TINY.git()], [ROWS], learning_rates=[1])
     with pytest.raises(ValueError, match="`Influence` reads targets as it reads rows"):
         Influence([TINY.git()], TARGETS.remove_columns("caption"), learning_rates=[1])

@@ -121,8 +121,8 @@ def test_what_is_neither_text_nor_conversation(cell):
 def test_unknown_parts(make):
     with pytest.raises(ValueError, match=r"`part` is 'human'. It is one of 'assistant', 'user', 'system', 'all'"):
         make(part="human")
-    with pytest.raises(ValueError, match=r"`turns` is 2. It is one of 'all', 'first', 'last'"):
-        make(turns=2)
+    with pytest.raises(ValueError, match=r"`turns` is 'second'. It is one of 'all', 'first', 'last'"):
+        make(turns="second")
 
 
 def test_provenance_says_what_was_read():

@@ -170,7 +170,7 @@ def test_wrong_arguments(data, tmp_path):
         add_scores_from(data, write(tmp_path, "s.txt", "x"), **join)
     with pytest.raises(ValueError, match=r"s\.csv cannot be read"):
         add_scores_from(data, write(tmp_path, "s.csv", "image_id,q\n7,1,2\n"), **join)
-    with pytest.raises(TypeError, match="cannot be joined from a dict"):
+    with pytest.raises(TypeError, match=r"was given a dict of the keys \['7'\] as `source`"):
         add_scores_from(data, {"7": 1.0}, **join)
     with pytest.raises(TypeError, match="`add_scores_from` was given an IterableDataset"):
         add_scores_from(data.to_iterable_dataset(), source, **join)

@@ -385,7 +385,7 @@ def test_commas_within_braces_and_brackets_separate_nothing():
 
 
 def test_a_run_says_each_phase_once_and_each_evaluation(capsys):
-    plan = make_plan(Phases(2, 1), np.arange(100), global_batch_size=10)
+    plan = make_plan(Phases(2, 1, easy="low"), np.arange(100), global_batch_size=10)
     lines = RunLines(SimpleNamespace(plan=plan, examples_seen=lambda: 1234))
     for first in (True, False):  # processes
         state = SimpleNamespace(global_step=0, max_steps=plan.max_steps, is_world_process_zero=first)

@@ -297,7 +297,13 @@ def test_what_changes_rows_or_their_order_is_refused(tmp_path):
         refused(ValueError, "puts batches together in another way", "sentence", tmp_path, batch_sampler=sampler)
     data = DatasetDict(a=OTHERS.make_data("sentence"), b=OTHERS.make_data("sentence"))
     many = {"train_dataset": data, "eval_dataset": data}
-    refused(TypeError, r"train_dataset is a DatasetDict of \['a', 'b'\]", "sentence", tmp_path, trainer=many)
+    refused(
+        TypeError,
+        r"was given a DatasetDict of the splits \['a', 'b'\] as `train_dataset`",
+        "sentence",
+        tmp_path,
+        trainer=many,
+    )
     refused(ValueError, "train_sampling_strategy='sequential' orders", "sft", tmp_path,
             train_sampling_strategy="sequential")  # fmt: skip
     with pytest.raises(ValueError, match="KTOTrainer chooses its training examples itself"):

@@ -14,7 +14,7 @@ from hf_curriculum.rng import PAD_INDEX
 from hf_curriculum.training.checkpoints import is_complete
 from hf_curriculum.training.sampler import DrawAudit, validate_steps_per_process
 
-PLAN = make_plan(Phases(3, 1), np.arange(30.0), global_batch_size=8)
+PLAN = make_plan(Phases(3, 1, easy="low"), np.arange(30.0), global_batch_size=8)
 
 
 def test_a_completed_step_is_skipped_without_reading_a_row():

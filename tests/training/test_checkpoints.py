@@ -92,7 +92,7 @@ def test_the_curriculum_is_written_in_one_piece(tmp_path):
 
 
 def test_losses_that_a_plan_orders_by_are_kept_beside_it(tmp_path):
-    plan = make_plan(SelfPaced(epochs=2, warmup_epochs=0), np.zeros(4), global_batch_size=2)
+    plan = make_plan(SelfPaced(epochs=2, warmup_epochs=0, easy="low"), np.zeros(4), global_batch_size=2)
     losses = np.array([3, 1, np.nan, 2], np.float32)
     write_curriculum(tmp_path, plan.decided(Observed(0, {}, losses)), 0.0)
     assert np.array_equal(read_losses(tmp_path), losses, equal_nan=True)
@@ -413,7 +413,7 @@ class TestDamage:
         ],
     )
     def test_a_log_without_its_fields(self, tmp_path, log, found):
-        plan = make_plan(BabySteps(2, epochs=4), np.arange(16.0), global_batch_size=2)
+        plan = make_plan(BabySteps(2, epochs=4, easy="low"), np.arange(16.0), global_batch_size=2)
         write_curriculum(tmp_path, plan, 0.0)
         file = tmp_path / "curriculum.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "log": log}))

@@ -110,8 +110,11 @@ def test_what_a_trainer_can_choose_rows_of():
     for data, match in (
         (Stream(), "is a .*Stream, which is read in its own order"),
         (iter([1]), "which is read in its own order"),
-        (DatasetDict(b=Dataset.from_dict({"a": [1]})), r"train_dataset is a DatasetDict of \['b'\]"),
-        ({"b": [1]}, r"train_dataset is a dict of \['b'\]"),
+        (
+            DatasetDict(b=Dataset.from_dict({"a": [1]})),
+            r"was given a DatasetDict of the splits \['b'\] as `train_dataset`",
+        ),
+        ({"b": [1]}, r"was given a dict of the keys \['b'\] as `train_dataset`"),
     ):
         with pytest.raises(TypeError, match=match):
             open_training_data(data)
@@ -128,7 +131,7 @@ def test_the_easy_end_of_scores_that_come_as_an_array():
     assert rank_training_data(data, Phases(2, unscored="drop"), None, scores).order.tolist() == [0, 2, 1]
     with pytest.raises(ValueError, match=r"scores has shape \(4,\) but train_dataset has 3 rows"):
         rank_training_data([0] * 3, Phases(2), None, scores)
-    with pytest.raises(ValueError, match=r"scores has shape \(2, 2\) but"):
+    with pytest.raises(TypeError, match=r"Scores of the shape \(2, 2\)"):
         rank_training_data([0] * 2, Phases(2), None, scores.reshape(2, 2))
 
 

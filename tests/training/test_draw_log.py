@@ -81,14 +81,14 @@ def test_without_few_known_buckets_there_are_quartiles(rule):
 
 
 def test_a_pool_that_grows_is_told_as_it_grows():
-    plan = make_plan(Growing(initial=0.1, epochs=20), np.arange(100.0), global_batch_size=10)
+    plan = make_plan(Growing(initial=0.1, epochs=20, easy="low"), np.arange(100.0), global_batch_size=10)
     sizes = [DrawLog().since(plan, step, step + 1)["pool_size"] for step in range(0, 200, 20)]
     assert sizes == sorted(sizes)
     assert sizes[0] < 40 < 70 < sizes[-1]
 
 
 def test_an_order_that_a_decision_replaces_is_not_asked_for():
-    plan = make_plan(SelfPaced(epochs=4, warmup_epochs=1), np.zeros(8), global_batch_size=4)
+    plan = make_plan(SelfPaced(epochs=4, warmup_epochs=1, easy="low"), np.zeros(8), global_batch_size=4)
     plan = plan.decided(Observed(2, {}, np.arange(8.0)))
     assert set(DrawLog().since(plan, 0, 2)) == {"phase", "pool_size"}
     assert "repeats" in DrawLog().since(plan, 1, 3)

@@ -265,7 +265,7 @@ def test_workers_that_had_read_ahead_show_nothing_of_the_old_pool(workers):
         def observe(self, plan):
             return Observed(plan.known_steps, {"eval_loss": 1.0})
 
-    plan = make_plan(BabySteps(2, patience=1, epochs=9), np.arange(ROWS), global_batch_size=BATCH)
+    plan = make_plan(BabySteps(2, patience=1, epochs=9, easy="low"), np.arange(ROWS), global_batch_size=BATCH)
     extra = {"prefetch_factor": 4, "persistent_workers": True} if workers else {}
     steps = together(Steady(plan, 1, 1, workers, **extra).go())
     assert all(max(steps[step]) < ROWS // 2 for step in range(4))

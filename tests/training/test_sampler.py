@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from hf_curriculum import IID, BabySteps, CurriculumSampler, OnlineSelection, Phases, make_plan
 from hf_curriculum.planning.deciding import Observed
 
-PLAN = make_plan(Phases(3, 1), np.arange(30.0), global_batch_size=8)
+PLAN = make_plan(Phases(3, 1, easy="low"), np.arange(30.0), global_batch_size=8)
 
 
 def test_its_length_is_what_it_yields():
@@ -58,9 +58,9 @@ def test_its_state_counts_from_a_start_and_over_chunks(monkeypatch):
 @pytest.mark.parametrize(
     ("other", "different"),
     [
-        (make_plan(Phases(3, 1), np.arange(30.0), global_batch_size=8, seed=1), "seed"),
-        (make_plan(Phases(3, 1), np.arange(30.0)[::-1], global_batch_size=8), "scores"),
-        (make_plan(Phases(2, 1), np.arange(30.0), global_batch_size=8), "curriculum"),
+        (make_plan(Phases(3, 1, easy="low"), np.arange(30.0), global_batch_size=8, seed=1), "seed"),
+        (make_plan(Phases(3, 1, easy="low"), np.arange(30.0)[::-1], global_batch_size=8), "scores"),
+        (make_plan(Phases(2, 1, easy="low"), np.arange(30.0), global_batch_size=8), "curriculum"),
     ],
 )
 def test_the_state_of_another_plan_is_refused(other, different):
@@ -76,7 +76,7 @@ def test_what_is_no_state_of_a_sampler_is_refused(state):
 
 
 def test_a_plan_that_has_to_decide_says_so_and_its_state_brings_the_decisions(caplog):
-    rule = BabySteps(num_buckets=3, epochs=4)
+    rule = BabySteps(num_buckets=3, epochs=4, easy="low")
     plan = make_plan(rule, np.arange(30.0), global_batch_size=8)
     sampler = CurriculumSampler(plan)
     assert len(sampler) == len(list(sampler)) == plan.known_samples < plan.num_samples
@@ -136,7 +136,7 @@ def test_every_step_sees_the_same_rows_on_any_number_of_processes(processes, mic
         assert sorted(rows) == sorted(PLAN.step_rows(step))
 
 
-CHOSEN = make_plan(OnlineSelection(3, "loss", then=Phases(3, 2)), np.arange(30.0), global_batch_size=8)
+CHOSEN = make_plan(OnlineSelection(3, "loss", then=Phases(3, 2), easy="low"), np.arange(30.0), global_batch_size=8)
 
 
 @pytest.mark.parametrize(("processes", "micro"), [(1, 8), (1, 4), (2, 4), (2, 2), (4, 1)])

@@ -35,6 +35,7 @@ from hf_curriculum.data.readers.archives import COMPRESSED, UNPACK, archive_memb
 from hf_curriculum.data.readers.outside_files import validate_folder, validate_inside
 from hf_curriculum.data.readers.samples import IMAGES, RECORDS, TEXTS, Sample, group_samples
 from hf_curriculum.remote import RemoteFolder
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -114,6 +115,7 @@ def expand_braces(pattern: str) -> list[str]:
     return [f"{pattern[: found.start()]}{choice}{rest}" for choice in choices for rest in rests]
 
 
+@validate_arguments
 def find_shards(
     source: str | Path | Sequence[str | Path], storage_options: Mapping[str, Any] | None = None
 ) -> list[SourceShard]:

@@ -23,6 +23,7 @@ from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardi
 from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
 from hf_curriculum.parts import launched
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _POLL, _EMPTY = 0.5, "no-image"  # seconds between two looks at other processes' shares; the mark of an empty one
 
 
+@validate_arguments
 def extract_regions(
     data: Dataset | DatasetDict | Mapping[str, Any] | str | Path,
     model: Any,

@@ -34,6 +34,7 @@ from hf_curriculum.data.regions.store import (
     read_facts,
     stored_ids,
 )
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ _BESIDE = ("label.tsv", ".hw.tsv")  # read with the table they belong to
 Source = RegionSource | str | Path
 
 
+@validate_arguments
 def pack_regions(
     source: Source | Sequence[Source] | Mapping[str, Any],
     path: str | Path,
@@ -466,12 +468,7 @@ def _resolve(source: Any, prefix: str | None) -> list[tuple[str, RegionSource]]:
                 f"No file matches {str(source)!r}. Give a pattern of tables, as in 'karpathy_*.tsv'."
             )
         return [(label, open_regions(file)) for file in files]
-    if isinstance(source, Sequence):
-        return [found for value in source for found in _resolve(value, prefix)]
-    raise TypeError(
-        f"Regions cannot be packed from a {type(source).__name__}. Give a path, a pattern, what `open_regions` "
-        "returned, a list of these, or a mapping of prefix to these."
-    )
+    return [found for value in source for found in _resolve(value, prefix)]
 
 
 def _identity(source: RegionSource) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import at_least, kind_of
+from hf_curriculum.config import at_least
 from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.data.image_files import with_stored
 from hf_curriculum.rng import hash64, mix64
@@ -153,10 +153,8 @@ class NegCLIPLoss(CLIPSimilarity):
             TypeError: not a data set in memory or on disk, or lists of images.
             ValueError: a column is missing, or fewer than 2 pairs can be read.
         """
-        from datasets import Dataset, LargeList, List
+        from datasets import LargeList, List
 
-        if not isinstance(dataset, Dataset):
-            raise TypeError(f"`NegCLIPLoss.fit` was given {kind_of(dataset)}. It draws pairs: give one `Dataset`.")
         require_columns(
             dataset.column_names,
             self.columns,

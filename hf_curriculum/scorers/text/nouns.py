@@ -58,7 +58,7 @@ class NounCount(CaptionScorer):
     def __init__(
         self,
         tagger: str | Tagger | Callable[[list[str]], list[list[str]]] = "pattern",
-        tags: Sequence[str] | None = None,
+        tags: str | Sequence[str] | None = None,
         max_words: int | None = None,
         *,
         tags_column: str | None = None,

@@ -24,6 +24,7 @@ from hf_curriculum.scorers.base import readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
+from hf_curriculum.shapes import validate_arguments
 
 if TYPE_CHECKING:
     from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -62,6 +63,7 @@ class PosTagger(Tagger):
 
     packages: tuple[str, ...] = ("torch", "transformers", "tokenizers")
 
+    @validate_arguments
     def __init__(self, model: str | Path, revision: str | None = None, *, batch_pieces: int = 8192) -> None:
         at_least("PosTagger", batch_pieces=(batch_pieces, 1))
         self.model: str = str(model)
@@ -76,9 +78,10 @@ class PosTagger(Tagger):
         return tagger
 
     @classmethod
+    @validate_arguments
     def train(
         cls,
-        sentences: Iterable[str] | Iterable[Sequence[str]],
+        sentences: Iterable[str | None] | Iterable[Sequence[str]],
         tags: Iterable[Sequence[str]] | None = None,
         *,
         annotator: str | Tagger | Callable[[list[str]], list[list[str]]] = "pattern",

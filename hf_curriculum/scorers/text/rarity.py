@@ -90,7 +90,7 @@ class WordRarity(CaptionScorer):
                 counts.update(split(caption.lower()))
         return self.fit_counts(counts)
 
-    def fit_counts(self, counts: Mapping[str, int]) -> WordRarity:
+    def fit_counts(self, counts: Mapping[str, float]) -> WordRarity:
         """Takes the counts of another corpus, like a published frequency list.
 
         Args:

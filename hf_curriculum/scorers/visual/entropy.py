@@ -171,11 +171,6 @@ def resolve_detector(detector: str | Path | Detector) -> Detector:
     """A detector from its name, a path or a detector."""
     if isinstance(detector, Detector):
         return detector
-    if not isinstance(detector, (str, Path)):
-        raise TypeError(
-            f"A detector cannot be a {type(detector).__name__}. Give the name or folder of a transformers detector, "
-            "the path of an .onnx file, or a `Detector`."
-        )
     return OnnxDetector(detector) if str(detector).endswith(".onnx") else ModelDetector(str(detector))
 
 

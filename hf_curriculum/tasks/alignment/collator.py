@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.processor import encode_nouns, validate_offsets
 
 NOUN_START, NOUN_END = "noun_start", "noun_end"
@@ -55,6 +56,7 @@ class ContrastiveCollator:
         ([[0, 0, 1, 0, 0]], torch.Size([1, 4, 3]))
     """
 
+    @validate_arguments
     def __init__(
         self,
         tokenizer: Any,
@@ -122,6 +124,7 @@ class ContrastiveCollator:
         plain.image_inputs = self.image_inputs.without_augmentation()
         return plain
 
+    @validate_arguments
     def __call__(self, examples: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 

@@ -12,6 +12,7 @@ import torch
 
 from hf_curriculum.scorers.text.nouns import NOUN_TAGS
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.ontology.nouns import token_spans
 from hf_curriculum.tasks.alignment.processor import Span, encode_nouns, validate_offsets
 
@@ -77,6 +78,7 @@ class ColourProbe:
         return f"homogeneity {shown['homogeneity']}, completeness {shown['completeness']}, V {shown['v']}"
 
 
+@validate_arguments
 def colour_captions(
     captions: Sequence[str],
     noun: str | None = None,
@@ -151,6 +153,7 @@ def _coloured(words: list[str], tags: list[str], colours: frozenset[str]) -> Ite
 
 
 @torch.inference_mode()
+@validate_arguments
 def word_vectors(
     model: Any, tokenizer: Any, captions: Sequence[str], spans: Sequence[Span], *, batch_size: int = 64
 ) -> np.ndarray:
@@ -205,6 +208,7 @@ def text_encoder(model: Any) -> Any:
     return getattr(model, "text_model", model)
 
 
+@validate_arguments
 def probe_colours(
     vectors: np.ndarray, colours: Sequence[str], *, clusters: int | None = None, starts: int = 5, seed: int = 0
 ) -> ColourProbe:

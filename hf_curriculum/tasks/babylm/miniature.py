@@ -17,6 +17,7 @@ from hf_curriculum.scenes.make import encode_png
 from hf_curriculum.scenes.random import KeyedRandom
 from hf_curriculum.scenes.scene import Backdrop, Scene, Thing
 from hf_curriculum.scenes.vocabulary import COLOURS, NOUNS, TYPICAL_COLOURS, article, number_word, plural
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.babylm.glue import GLUE
 from hf_curriculum.tasks.babylm.text_tasks import both_ways
 
@@ -28,6 +29,7 @@ human data in devbench/evals are drawn numbers, no people's answers.
 """
 
 
+@validate_arguments
 def make_miniature_benchmarks(
     folder: str | PathLike[str], seed: int = 0, *, size: int = 16, image_size: int = 64
 ) -> Path:

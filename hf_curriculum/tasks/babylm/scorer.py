@@ -22,6 +22,7 @@ from hf_curriculum.evaluation.generate import evaluation_mode
 from hf_curriculum.models.captioner import image_text as find_image_text
 from hf_curriculum.models.captioner import images_of_texts, reads
 from hf_curriculum.scorers.text.language_model import padded
+from hf_curriculum.shapes import validate_arguments
 
 
 class TextImageScorer:
@@ -58,6 +59,7 @@ class TextImageScorer:
         [[-8.1, -14.2]]
     """
 
+    @validate_arguments
     def __init__(
         self,
         model: PreTrainedModel,

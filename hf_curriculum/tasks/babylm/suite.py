@@ -17,6 +17,7 @@ from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.markdown import table
 from hf_curriculum.models.captioner import reads
 from hf_curriculum.scorers.pretrained import load_model
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.babylm.devbench import DEVBENCH, LOOKING, run_devbench
 from hf_curriculum.tasks.babylm.glue import GLUE, run_glue
 from hf_curriculum.tasks.babylm.image_tasks import run_vqa, run_winoground
@@ -94,6 +95,7 @@ class SuiteResult:
         return source if whole and name in ("blimp", "ewok") and source and not Path(source).exists() else None
 
 
+@validate_arguments
 def evaluate_suite(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -427,6 +429,7 @@ TEXT = ("blimp", "blimp_supplement", "ewok", "glue")
 VISION = ("winoground", "vqa", "devbench")
 
 
+@validate_arguments
 def evaluate_pretrained(
     name: str,
     suite: str = "babylm",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.evaluation.comparison import Comparison, differences, draw_images, validate_comparison
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.metrics.metrics import (
     VALUES,
     CaptionEvaluator,
@@ -32,6 +33,7 @@ TITLES = {
 """Every value as people write it, in the order of a table."""
 
 
+@validate_arguments
 def compare_captions(
     systems: Mapping[str, Sequence[str] | CaptionScores],
     references: Sequence[Sequence[str]],

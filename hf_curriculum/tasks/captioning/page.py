@@ -10,6 +10,7 @@ import numpy as np
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Report
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.suite import TITLES
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ REFERENCES = 2
 """References shown of an image."""
 
 
+@validate_arguments
 def caption_report(found: CaptionEvaluation, images: Dataset, title: str, *, examples: int = 3) -> Report:
     """The tables of an evaluation, and a gallery per set of difficulty or domain; of all images where there is none.
 

@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.utils import ExplicitEnum
 
-from hf_curriculum.config import Configured, at_least, validate_numbers
+from hf_curriculum.config import Configured, at_least
+from hf_curriculum.shapes import validate_fields
 
 
 class CaptioningSchedulerType(ExplicitEnum):
@@ -40,7 +41,7 @@ class StepDecay(Configured):
     start: int = 0
 
     def __post_init__(self) -> None:
-        validate_numbers(self)
+        validate_fields(self)
         at_least("lr_scheduler_kwargs", every=(self.every, 1), start=(self.start, 0))
         if not 0 < self.rate <= 1:
             raise ValueError(
@@ -72,7 +73,7 @@ class ScheduledSampling(Configured):
     max: float = 0.25
 
     def __post_init__(self) -> None:
-        validate_numbers(self)
+        validate_fields(self)
         at_least("scheduled_sampling", every=(self.every, 1), start=(self.start, 0))
         if not 0 < self.increase <= 1 or not 0 < self.max <= 1:
             raise ValueError(

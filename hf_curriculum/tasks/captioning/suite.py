@@ -22,6 +22,7 @@ from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.markdown import plain, titled_tables
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.compare import TITLES, compare_captions
 from hf_curriculum.tasks.captioning.metrics.cider import CiderD
 from hf_curriculum.tasks.captioning.metrics.metrics import (
@@ -75,6 +76,7 @@ def difficulty_sets(scores: Sequence[float] | np.ndarray, num_sets: int = 4) -> 
     return [order[start:end] for start, end in pairwise(ends)]
 
 
+@validate_arguments
 def metrics_by_set(
     systems: Mapping[str, Sequence[str]],
     references: Sequence[Sequence[str]],
@@ -311,6 +313,7 @@ class CaptionSuite:
         True
     """
 
+    @validate_arguments
     def __init__(
         self,
         dataset: Dataset,
@@ -357,6 +360,7 @@ class CaptionSuite:
         self.sets: dict[str, dict[str, np.ndarray]] = self._domains(dataset) | self._difficulty(difficulty, num_sets)
         self.resampling: dict[str, int] = {"resamples": resamples, "seed": seed}
 
+    @validate_arguments
     def __call__(self, captions: Sequence[str]) -> CaptionEvaluation:
         """Evaluates one caption per image, in the order of `images`.
 
@@ -466,6 +470,7 @@ class CaptionSuite:
 _EMPTY = "Beams prefer to end where a model is unsure: `--beams 1`, or more training, gives words."
 
 
+@validate_arguments
 def write_captions(path: str | PathLike[str], image_ids: Sequence[str], captions: Sequence[str]) -> None:
     """Writes captions in the format of the COCO evaluation's results: `[{"image_id": 9, "caption": "a dog"}, …]`.
 

@@ -12,12 +12,14 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hf_curriculum.data.images import to_rgb
+from hf_curriculum.shapes import validate_arguments
 
 COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#808000")
 """Of classes, by their numbers; they repeat."""
 _LEAST = 480  # pixels of the longer side, so that names can be read
 
 
+@validate_arguments
 def draw_boxes(
     image: Any,
     boxes: Sequence[Sequence[float]],

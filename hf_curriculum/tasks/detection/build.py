@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.detection.backbone import ConvBackbone
 from hf_curriculum.tasks.detection.config import ConvBackboneConfig, WsddnConfig
 from hf_curriculum.tasks.detection.image_processing import WsddnImageProcessor
@@ -32,6 +33,7 @@ OPTIONS: tuple[str, ...] = tuple(inspect.signature(WsddnConfig.__init__).paramet
 """Fields of `WsddnConfig` beside the backbone's configuration."""
 
 
+@validate_arguments
 def new_detector(
     class_names: Sequence[str],
     backbone: str | Path | PretrainedConfig = "vgg16",

@@ -15,6 +15,7 @@ from datasets import Dataset
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.provenance import read_column
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.detection.config import validate_classes
 from hf_curriculum.tasks.detection.image_processing import (
     SHORTEST,
@@ -27,6 +28,7 @@ from hf_curriculum.tasks.detection.image_processing import (
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def constant_loss(dataset: Dataset, column: str = "labels") -> float:
     """Computes the training loss of a detector that predicts every class's frequency for every image.
 
@@ -133,6 +135,7 @@ class DetectionCollator:
     lists_pictures = True
     """Pictures are a list, which `nn.DataParallel` cannot split: a trainer refuses it."""
 
+    @validate_arguments
     def __init__(
         self,
         image_processor: WsddnImageProcessor,
@@ -183,6 +186,7 @@ class DetectionCollator:
         plain._evaluates = True
         return plain
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         return self.collate([self.prepare(example) for example in examples])
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hf_curriculum.evaluation.comparison import Comparison, differences, draw_images, validate_comparison
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.detection.boxes import (
     PredictedBoxes,
     Predictions,
@@ -27,6 +28,7 @@ _NUMBERS = 1 << 22
 """Weights of boxes in memory at once."""
 
 
+@validate_arguments
 def compare_detections(
     systems: Mapping[str, Predictions],
     truths: Truths,

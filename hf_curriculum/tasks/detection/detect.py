@@ -12,7 +12,6 @@ import pyarrow as pa
 from datasets import Dataset, Features, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
 from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.image_files import stored_images
 from hf_curriculum.data.images import UnreadableImageError
@@ -23,6 +22,7 @@ from hf_curriculum.scorers.base import installed_versions
 from hf_curriculum.scorers.text.mentions import COCO_NAMES
 from hf_curriculum.scorers.visual.detectors import Detections, Detector
 from hf_curriculum.scorers.visual.images import image_workers, open_image, read_ahead
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ FEATURE: Any = List({"name": Value("string"), "box": List(Value("float32"), leng
 _BATCH = 32  # images opened at a time
 
 
+@validate_arguments
 def add_detections(
     dataset: Dataset,
     detector: Detector,
@@ -78,12 +79,6 @@ def add_detections(
         >>> data = add_detections(data, OnnxDetector("FastestDet.onnx"), names="coco")  # doctest: +SKIP
         >>> ontology = Ontology.induce(data, "objects")  # doctest: +SKIP
     """
-    if not isinstance(dataset, Dataset) or not isinstance(detector, Detector):
-        wrong = dataset if not isinstance(dataset, Dataset) else detector
-        raise TypeError(
-            f"`add_detections` was given {kind_of(wrong)}. It takes a `datasets.Dataset` (one split), and a detector "
-            "such as `ModelDetector(name)` or `OnnxDetector(path)`."
-        )
     require_columns(
         dataset.column_names, [IMAGE], reader="A detector looks at images.", remedy="Load the data with its images."
     )

@@ -17,6 +17,7 @@ from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.proposals import SelectiveSearch, fitted_boxes
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.detection.config import WsddnConfig
 from hf_curriculum.tasks.detection.regions import keep_best
 
@@ -83,6 +84,7 @@ class WsddnImageProcessor(BaseImageProcessor):
     saved_alone = True
     """It is saved with a model that has no text."""
 
+    @validate_arguments
     def __init__(
         self,
         class_names: Sequence[str] | None = None,

@@ -13,7 +13,6 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes, holds_text
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.markdown import table
@@ -25,6 +24,7 @@ from hf_curriculum.provenance import (
     validate_new_columns,
 )
 from hf_curriculum.scorers.text.mentions import ObjectMentions, category_forms
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class CaptionLabels(ImageLabels):
 
     packages = ("nltk",)
 
+    @validate_arguments
     def __init__(
         self,
         categories: str | Sequence[str] | Mapping[str, Sequence[str]] = "coco",
@@ -139,6 +140,7 @@ class BoxLabels(ImageLabels):
         {'dog'}
     """
 
+    @validate_arguments
     def __init__(
         self, categories: str | Sequence[str] = "coco", *, column: str = OBJECTS, field: str = "name"
     ) -> None:
@@ -167,6 +169,7 @@ class GivenLabels(ImageLabels):
         {'dog'}
     """
 
+    @validate_arguments
     def __init__(self, column: str, names: Sequence[str] | Mapping[int, str] | None = None) -> None:
         self.column = column
         self._by_id: dict[Any, str] = {}
@@ -230,6 +233,7 @@ def _values(dataset: Dataset, column: str) -> Iterator[Any]:
         yield from values.slice(start, _ROWS).to_pylist()
 
 
+@validate_arguments
 def add_labels(
     dataset: Dataset | DatasetDict,
     labels: ImageLabels,
@@ -263,16 +267,9 @@ def add_labels(
         >>> labelled["labels"][:]
         [[0, 1], [1]]
     """
-    if not isinstance(labels, ImageLabels):
-        raise TypeError(
-            f"`add_labels` was given {kind_of(labels)} as labels. They come from `CaptionLabels(...)`, "
-            "`BoxLabels(...)` or `GivenLabels(column)`."
-        )
     if isinstance(dataset, DatasetDict):
         options = {"column": column, "drop_unlabelled": drop_unlabelled, "overwrite": overwrite}
         return DatasetDict({name: add_labels(part, labels, **options) for name, part in dataset.items()})
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"`add_labels` was given {kind_of(dataset)}. Give a `Dataset` or a `DatasetDict`.")
     require_columns(
         dataset.column_names,
         [labels.column],
@@ -337,6 +334,7 @@ def _labelled_rows(dataset: Dataset, ids: list[list[int] | None], labels: ImageL
     return dataset.select(kept)
 
 
+@validate_arguments
 def label_names(dataset: Dataset, column: str = LABELS) -> list[str]:
     """Returns the classes of a column of labels, in the order of their ids.
 
@@ -358,6 +356,7 @@ def label_names(dataset: Dataset, column: str = LABELS) -> list[str]:
     return list(feature.feature.names)
 
 
+@validate_arguments
 def label_counts(dataset: Dataset, column: str = LABELS) -> dict[str, int]:
     """Counts the images of each class, in the order of the ids.
 
@@ -449,6 +448,7 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")
 
 
+@validate_arguments
 def label_quality(
     dataset: Dataset, *, column: str = LABELS, objects: str = OBJECTS, field: str = "name"
 ) -> LabelQuality:

@@ -16,6 +16,7 @@ from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import FILE_NAME
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, one_or_all
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ _VOC_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 _FOLDERS = ("JPEGImages", "Annotations")
 
 
+@validate_arguments
 def load_objects(
     source: str | Path, *, images: str | Path | None = None, split: str | None = None, allow_outside: bool = False
 ) -> Dataset | DatasetDict:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hf_curriculum.config import digest
 from hf_curriculum.rng import hash64, mix64
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.detection.boxes import (
     PREDICTION_SIZE,
     PredictedBoxes,
@@ -228,6 +229,7 @@ class DetectionScores:
         return "\n".join(lines)
 
 
+@validate_arguments
 def detection_metrics(
     predictions: Predictions,
     truths: Truths,
@@ -303,6 +305,7 @@ def detection_metrics(
     )
 
 
+@validate_arguments
 def detection_compute_metrics(
     class_names: Sequence[str],
     truths: Truths,
@@ -378,6 +381,7 @@ def _validate_options(metrics: Sequence[str], iou: float) -> None:
 _STREAM = 0x72626F78
 
 
+@validate_arguments
 def random_detections(
     proposals: Sequence[Any],
     image_scores: np.ndarray,

@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Image, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of, write_atomically
+from hf_curriculum.config import write_atomically
 from hf_curriculum.data.images import UnreadableImageError, image_size
 from hf_curriculum.data.proposals import SelectiveSearch, StoredProposals, import_opencv
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, read_column
 from hf_curriculum.scoring.per_image import ImageColumns, add_per_image
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ _BOXES = List(List(Value("float32"), length=4))
 _SCORES = List(Value("float32"))
 
 
+@validate_arguments
 def add_proposals(
     dataset: Dataset | DatasetDict,
     source: SelectiveSearch | StoredProposals | RegionSource | str | Path,
@@ -98,11 +100,6 @@ def add_proposals(
     """
     if isinstance(source, (RegionSource, str, Path)):
         source = StoredProposals(source)
-    if not isinstance(source, (SelectiveSearch, StoredProposals)):
-        raise TypeError(
-            f"`add_proposals` was given {kind_of(source)}. Proposals come from `SelectiveSearch()`, a file that "
-            "`open_regions` reads, or `StoredProposals(file)`."
-        )
     columns = _Searched(source, image_column) if isinstance(source, SelectiveSearch) else _Read(source, image_column)
     if isinstance(columns, _Read):
         columns.look(dataset)
@@ -244,6 +241,7 @@ def _without_empty(dataset: Dataset | DatasetDict) -> Dataset | DatasetDict:
     return dataset.select(kept)
 
 
+@validate_arguments
 def write_proposals(
     dataset: Dataset, folder: str | Path, *, column: str = PROPOSALS, image_column: str = IMAGE
 ) -> Path:

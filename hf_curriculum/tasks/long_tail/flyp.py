@@ -15,6 +15,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_curriculum.columns import IMAGE, LABEL
 from hf_curriculum.scorers.visual.class_probability import Prompts, prompts_of
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.long_tail.data.collator import LabelCollator
 
 
@@ -65,6 +66,7 @@ class PromptCollator(LabelCollator):
         'a photo of tree'
     """
 
+    @validate_arguments
     def __init__(
         self,
         image_processor: Any,

@@ -9,14 +9,15 @@ import pyarrow as pa
 from datasets import Dataset, Value
 
 from hf_curriculum.columns import GUIDANCE, HARD, LABEL
-from hf_curriculum.config import kind_of
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import append_columns, numeric_column, read_column
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.long_tail.data.classes import class_counts, class_names, read_labels
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def mark_hard(
     dataset: Dataset,
     *,
@@ -56,8 +57,6 @@ def mark_hard(
         >>> mark_hard(data, fewer_than=2)["hard"][:]
         [False, False, True]
     """
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"`mark_hard` was given {kind_of(dataset)}. It needs all rows at once: give one split.")
     if below is None and fewer_than is None:
         raise ValueError(
             "Neither `below` nor `fewer_than` was given, so nothing says which images are hard. Pass below=0.2 (the "

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hf_curriculum.markdown import table
+from hf_curriculum.shapes import validate_arguments
 
 GROUPS = ("many", "medium", "few")
 """Classes by their number of training images, as ImageNet-LT divides them."""
@@ -125,6 +126,7 @@ class ClassReport:
         return [(self.names[i], self.names[j], int(wrong[i, j]), float(shares[i, j])) for i, j in pairs]
 
 
+@validate_arguments
 def class_report(
     predictions: np.ndarray,
     labels: np.ndarray,
@@ -201,6 +203,7 @@ class LongTailMetrics:
         return {**metrics, "probability_each": each} if self.per_image else metrics
 
 
+@validate_arguments
 def long_tail_metrics(
     class_counts: Sequence[int] | np.ndarray,
     *,

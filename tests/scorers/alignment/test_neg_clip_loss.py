@@ -140,7 +140,7 @@ def test_a_temperature_that_nothing_can_be_divided_by(temperature):
 
 def test_what_it_cannot_be_fitted_to():
     scorer = NegCLIPLoss(**GIVEN)
-    with pytest.raises(TypeError, match=r"was given a dict.* give one `Dataset`"):
+    with pytest.raises(TypeError, match=r"was given a dict.* give `Dataset.from_dict"):
         scorer.fit({"v": [[1.0]], "t": [[1.0]]})
     with pytest.raises(ValueError, match="`t` is not in the data"):
         scorer.fit(data_of().remove_columns("t"))

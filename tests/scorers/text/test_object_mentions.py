@@ -210,8 +210,8 @@ def test_errors(monkeypatch):
         (ValueError, "`categories` is empty", []),
         (ValueError, "The category 'x' has ' ', which NLTK tokenizes as", {"x": [" "]}),
         (ValueError, "Give words without quotation marks", ['"dog"']),
-        (TypeError, r"The category 'x' has 'dog'\. Give a list of strings", {"x": "dog"}),
-        (TypeError, r"Give a list of strings", [3]),
+        (TypeError, r"was given a dict that holds the text 'dog' as `categories`", {"x": "dog"}),
+        (TypeError, r"was given a list that holds 3 as `categories`", [3]),
     ):
         with pytest.raises(error, match=match):
             ObjectMentions(bad)

@@ -97,7 +97,7 @@ def test_errors():
         WordRarity().fit_counts({"a": 3, "dog": 0.5})
     with pytest.raises(ValueError, match=r"`text` is not in the data.*`WordRarity.fit` learns from it"):
         WordRarity(column="text").fit(Dataset.from_dict({"caption": ["a"]}))
-    with pytest.raises(TypeError, match=r"`WordRarity.fit` was given a DatasetDict.*fit\(splits"):
+    with pytest.raises(TypeError, match=r"`WordRarity.fit` was given a DatasetDict.*`data"):
         WordRarity().fit(DatasetDict(train=Dataset.from_dict({"caption": ["a"]})))
     with pytest.raises(TypeError, match="`caption` in row 1 of the batch is a list"):
         fitted()({"caption": ["a", ["b"]]})

@@ -125,7 +125,7 @@ def test_options_that_cannot_be(tmp_path):
         VisualEntropy(probabilities="p", easy="middle")
     with pytest.raises(ValueError, match="no `regions` were given"):
         VisualEntropy(probabilities="p", classifier=tmp_path / "a.npz")
-    with pytest.raises(TypeError, match="A detector cannot be a int"):
+    with pytest.raises(TypeError, match="was given 3 as `detector`"):
         VisualEntropy(3)
     with pytest.raises(FileNotFoundError, match="There is no ONNX detector"):
         VisualEntropy(tmp_path / "none.onnx")

@@ -16,6 +16,7 @@ from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.provenance import read_column
 from hf_curriculum.scorers.text.nouns import LEMMAS, NOUN_TAGS
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
+from hf_curriculum.shapes import validate_arguments
 
 Lemmas = str | Callable[[str], str]
 """A name of `LEMMAS`, or a function of one lower-case word."""
@@ -47,6 +48,7 @@ class Mentions(NamedTuple):
         return Mentions(self.nouns, *(part[wanted] for part in self[1:]))
 
 
+@validate_arguments
 def find_nouns(
     pairs: Dataset,
     tagger: Tagging = "pattern",

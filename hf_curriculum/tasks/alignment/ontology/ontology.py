@@ -12,6 +12,7 @@ from typing import Any
 from datasets import Dataset
 
 from hf_curriculum.config import parse_json, write_atomically
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.ontology.induce import ENTITY, Corrections, NounClass, induced
 from hf_curriculum.tasks.alignment.ontology.nouns import Lemmas, Mentions, Tagging, find_nouns
 from hf_curriculum.tasks.alignment.ontology.triplets import make_triplets
@@ -66,6 +67,7 @@ class Ontology:
     lemmas: Lemmas | None = field(default="spelling", compare=False, repr=False)
 
     @classmethod
+    @validate_arguments
     def induce(
         cls,
         pairs: Dataset,
@@ -192,6 +194,7 @@ class Ontology:
         """The nouns as a reader should go through them: the doubtful first, then by share and number of pairs."""
         return tuple(sorted(self.nouns, key=lambda noun: (-noun.doubt, noun.noun)))
 
+    @validate_arguments
     def triplets(self, pairs: Dataset, objects: Any = None, *, num_proc: int | None = None) -> Dataset:
         """One row per pair and selected noun of its caption, for `NodeSampling("node")` or any other curriculum.
 
@@ -289,6 +292,7 @@ class Ontology:
             raise ValueError(f"{path} is no ontology ({error}). `Ontology.save` writes one.") from error
         return replace(found, tagger=tagger or found.tagger, lemmas=lemmas or found.lemmas)
 
+    @validate_arguments
     def mentions(
         self, captions: Dataset, *, only: Collection[str] | None = None, num_proc: int | None = None
     ) -> Mentions:

@@ -15,6 +15,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import write_atomically
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Report
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.figures import ontology_sizes
 from hf_curriculum.tasks.alignment.ontology.induce import NounClass
 from hf_curriculum.tasks.alignment.ontology.objects import ImageObjects, read_objects
@@ -95,6 +96,7 @@ def _quoted(name: str) -> str:
 _SHOWN = 8  # classes named beside an image
 
 
+@validate_arguments
 def ontology_report(
     ontology: Ontology,
     pairs: Dataset,

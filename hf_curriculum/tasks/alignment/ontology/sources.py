@@ -13,11 +13,11 @@ from datasets import Dataset, DatasetDict, Value
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import kind_of
 from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.provenance import append_columns, read_column
 from hf_curriculum.rng import hash64
 from hf_curriculum.scored_data import concat_scored
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.ontology.objects import read_objects
 from hf_curriculum.tasks.alignment.ontology.ontology import Ontology
 from hf_curriculum.tasks.alignment.ontology.triplets import NODE, NOUN
@@ -29,6 +29,7 @@ SOURCE = "source"
 """The column that says which source a pair is from."""
 
 
+@validate_arguments
 def join_sources(sources: Mapping[str, Dataset]) -> Dataset:
     """Joins pairs of several sources into one data set, with ids such as "coco/9".
 
@@ -57,11 +58,6 @@ def join_sources(sources: Mapping[str, Dataset]) -> Dataset:
         raise ValueError("`join_sources` was given no source. Give at least one: {'coco': pairs}.")
     kinds: dict[str, tuple[str, Any]] = {}
     for name, pairs in sources.items():
-        if not isinstance(pairs, Dataset):
-            raise TypeError(
-                f"The source {name!r} is {kind_of(pairs)}, and a `Dataset` is needed: name the split, as in "
-                "pairs['train']."
-            )
         if not name or "/" in name:
             raise ValueError(
                 f"A source is called {name!r}. Its name comes before its ids, as in 'coco/9', so with a slash, or "
@@ -100,6 +96,7 @@ class StageCount(NamedTuple):
     classes: int | None = None
 
 
+@validate_arguments
 def count_stages(ontology: Ontology, pairs: Dataset, triplets: Dataset, objects: Any = None) -> tuple[StageCount, ...]:
     """Counts pairs, pairs whose image shows an object, and triplets of each source and of all.
 
@@ -157,6 +154,7 @@ def _distinct(dataset: Dataset, column: str, rows: np.ndarray) -> int:
     return len(pc.unique(values.drop_null()))
 
 
+@validate_arguments
 def hold_out_instances(triplets: Dataset, number: int = 100, *, seed: int = 0) -> DatasetDict:
     """Holds out a number of triplets of different images, the same for the same data and seed on any machine.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hf_curriculum.evaluation.comparison import Comparison, differences, draw_images, validate_comparison
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.retrieval.ranks import RECALLS, RetrievalRanks
 
 TITLES = {
@@ -24,6 +25,7 @@ RECALL_NAMES = tuple(f"{way}_r{k}" for way in ("image", "text") for k in RECALLS
 """The metrics that are quotients of sums over images, in the order of `RetrievalRanks.statistics`."""
 
 
+@validate_arguments
 def compare_retrieval(
     models: Mapping[str, RetrievalRanks], *, resamples: int = 1000, seed: int = 0, confidence: float = 0.95
 ) -> Comparison:

@@ -9,6 +9,7 @@ import numpy as np
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Gallery, Report
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.retrieval.compare import TITLES
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hf_curriculum.tasks.alignment.retrieval.suite import RetrievalEvaluation
 
 
+@validate_arguments
 def retrieval_report(
     found: RetrievalEvaluation, images: Dataset, title: str, *, examples: int = 4, shown: int = 3
 ) -> Report:

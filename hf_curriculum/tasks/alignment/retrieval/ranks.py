@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hf_curriculum.shapes import validate_arguments
+
 CHUNK = 256
 """Texts whose scores are in memory at once. At most 65,535."""
 _PAIRS = 2048
@@ -247,6 +249,7 @@ class VectorSimilarities(Similarities):
         return found
 
 
+@validate_arguments
 def retrieval_metrics(
     similarities: Similarities | np.ndarray, image_of_text: Sequence[int] | np.ndarray | None = None
 ) -> dict[str, float]:

@@ -23,6 +23,7 @@ from hf_curriculum.scorers.alignment.clip import (
 )
 from hf_curriculum.scorers.pretrained import report_truncated
 from hf_curriculum.scorers.text.taggers import Tagger
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.encoders import encoders_of
 from hf_curriculum.tasks.alignment.ontology.nouns import find_nouns
 from hf_curriculum.tasks.alignment.ontology.ontology import Ontology
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _ROW = "row"
 
 
+@validate_arguments
 def noun_spans(
     captions: Sequence[str], ontology: Ontology | None = None, tagger: str | Tagger = "pattern"
 ) -> list[list[Span]]:
@@ -70,6 +72,7 @@ def noun_spans(
     return spans
 
 
+@validate_arguments
 def caption_classes(pairs: Dataset, ontology: Ontology) -> list[list[str]]:
     """Finds the classes that each caption names and its image shows, by an ontology: X(o) of TOnICS.
 
@@ -142,6 +145,7 @@ class AlignerScores(NamedTuple):
         return tuple(f"{number:,} {text}" for number, text in counted if number)
 
 
+@validate_arguments
 def clip_similarities(
     captions: Sequence[str], images: Sequence[Any], model: str | CLIPSimilarity = SCENES_CLIP
 ) -> VectorSimilarities:
@@ -179,6 +183,7 @@ def clip_similarities(
     return VectorSimilarities(vectors[index], image_vectors(images, scorer))
 
 
+@validate_arguments
 def caption_scores(scores: np.ndarray, caption_of_query: np.ndarray, over: Over = "mean") -> np.ndarray:
     """Scores of captions from those of their nouns.
 
@@ -216,6 +221,7 @@ def caption_scores(scores: np.ndarray, caption_of_query: np.ndarray, over: Over 
 
 
 @torch.inference_mode()
+@validate_arguments
 def aligner_scores(
     model: AlignerModel,
     tokenizer: Any,

@@ -18,6 +18,7 @@ from hf_curriculum.config import without_nan, write_atomically
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.markdown import titled_tables
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.retrieval.compare import TITLES, compare_retrieval
 from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, Similarities
 from hf_curriculum.tasks.alignment.retrieval.within_class import WithinClass, object_classes, rank_within_classes
@@ -199,6 +200,7 @@ class RetrievalSuite:
         (['x', 'z', 'y'], [0, 0, 1])
     """
 
+    @validate_arguments
     def __init__(
         self,
         dataset: Dataset,

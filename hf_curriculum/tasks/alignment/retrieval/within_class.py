@@ -12,6 +12,7 @@ from hf_curriculum.columns import CAPTION
 from hf_curriculum.evaluation.comparison import ResultTable, draw_images
 from hf_curriculum.evaluation.nouns import OBJECTS
 from hf_curriculum.scorers.text.nouns import singular
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.retrieval.compare import RECALL_NAMES, TITLES
 from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, Similarities
 from hf_curriculum.words import words_of
@@ -154,6 +155,7 @@ def rank_within_classes(
     )
 
 
+@validate_arguments
 def object_classes(dataset: Dataset) -> list[list[str]] | None:
     """The classes of each row's caption: objects that its image shows and that it names, in singular or plural.
 

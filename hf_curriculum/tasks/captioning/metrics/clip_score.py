@@ -10,6 +10,7 @@ import numpy as np
 
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity, encode_texts, image_vectors
 from hf_curriculum.scorers.pretrained import report_truncated
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.metrics.overlap import validate_references
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ PREFIX = "A photo depicts "
 _WEIGHT = 2.5
 
 
+@validate_arguments
 def clip_scores(
     captions: Sequence[str],
     images: Sequence[Any],

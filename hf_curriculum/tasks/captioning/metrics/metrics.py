@@ -16,6 +16,7 @@ from datasets import Sequence as ListOf
 
 from hf_curriculum.evaluation.nouns import noun_recall
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity, image_vectors
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.metrics.cider import CiderD, DocumentFrequencies
 from hf_curriculum.tasks.captioning.metrics.clip_score import clip_scores
 from hf_curriculum.tasks.captioning.metrics.jars import (
@@ -137,6 +138,7 @@ class CaptionEvaluator:
         ({'rouge_l': 0.75}, {'rouge_l': 0.25})
     """
 
+    @validate_arguments
     def __init__(
         self,
         references: Sequence[Sequence[str]],
@@ -278,6 +280,7 @@ def reference_tokens(references: Sequence[Sequence[str]]) -> list[list[str]]:
     return found
 
 
+@validate_arguments
 def caption_metrics(
     generated: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -320,6 +323,7 @@ def caption_metrics(
     return scores.corpus
 
 
+@validate_arguments
 def caption_compute_metrics(
     tokenizer: PreTrainedTokenizerBase,
     *,

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.tokenizer import word_tokenizer
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.models.config import RegionCaptionerConfig, RegionTransformerConfig
 
 KINDS: dict[str, tuple[str, str]] = {
@@ -44,6 +45,7 @@ class ConversionPlan(NamedTuple):
     ignored: frozenset[str] = frozenset()
 
 
+@validate_arguments
 def convert_reference(
     checkpoint: str | Path, kind: str | None = None, *, vocabulary: str | Path | None = None, **options: Any
 ) -> PreTrainedModel:
@@ -153,6 +155,7 @@ def _validate_names(
         )
 
 
+@validate_arguments
 def reference_tokenizer(vocabulary: str | Path) -> PreTrainedTokenizerFast:
     """Makes the tokenizer of a converted captioner from the reference code's vocabulary.
 

@@ -16,6 +16,7 @@ from hf_curriculum.config import parse_json
 from hf_curriculum.data.text import open_text
 from hf_curriculum.provenance import read_column
 from hf_curriculum.rng import hash64
+from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ Classes = Sequence[str] | Mapping[Any, str] | str | Path
 """Names of classes in the order of their numbers; or number, or name in the data, → name; or a file of either."""
 
 
+@validate_arguments
 def class_names(dataset: Dataset, column: str = LABEL) -> list[str]:
     """Returns the names of a data set's classes, in the order of their numbers.
 
@@ -49,6 +51,7 @@ def class_names(dataset: Dataset, column: str = LABEL) -> list[str]:
     return list(feature.names)
 
 
+@validate_arguments
 def class_counts(dataset: Dataset, column: str = LABEL, *, real: float = 1.0) -> np.ndarray:
     """Counts the real images of each class.
 
@@ -213,6 +216,7 @@ def long_tail_counts(num_classes: int, largest: int, imbalance: float) -> list[i
     return [int(largest * imbalance ** (-number / steps) + 1e-6) for number in range(num_classes)]
 
 
+@validate_arguments
 def long_tail(
     dataset: Dataset, imbalance: float = 100, *, largest: int | None = None, seed: int = 0, column: str = LABEL
 ) -> Dataset:

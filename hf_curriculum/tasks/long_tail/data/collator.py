@@ -11,6 +11,7 @@ from PIL import Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, LABEL, require_columns
 from hf_curriculum.data.image_inputs import PixelInputs
+from hf_curriculum.shapes import validate_arguments
 
 
 class LabelCollator:
@@ -40,6 +41,7 @@ class LabelCollator:
         (torch.Size([1, 3, 32, 32]), tensor([3]))
     """
 
+    @validate_arguments
     def __init__(
         self,
         image_processor: Any,
@@ -81,6 +83,7 @@ class LabelCollator:
             plain.image_inputs.augment = CentreCrop(self.evaluation_crop)
         return plain
 
+    @validate_arguments
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return self.collate([self.prepare(example) for example in examples])
 

@@ -15,12 +15,14 @@ from hf_curriculum.data.readers.columns import as_images, with_ids
 from hf_curriculum.data.readers.folder import locate_images
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.request import Request, choose_split, is_for_datasets, keep_readable, one_or_all
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.long_tail.data.classes import Classes, encode_labels
 from hf_curriculum.tasks.long_tail.data.sources import class_folders, find_column, is_iwildcam, read_files
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@validate_arguments
 def load_labelled(
     source: str | Path | Dataset | DatasetDict,
     *,

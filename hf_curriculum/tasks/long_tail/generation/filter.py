@@ -24,6 +24,7 @@ from hf_curriculum.parts import data_digest, launched, wait_for_files
 from hf_curriculum.provenance import append_columns, numeric_column, read_column, score_values
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scoring.sharded import add_scores_sharded
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.long_tail.generation.generate import PROMPT, SEED, validate_pair_scorer
 from hf_curriculum.tasks.long_tail.generation.prompts import class_of_rows, prompt_choices
 
@@ -37,6 +38,7 @@ _PAPER, _INK = (251, 250, 247), (62, 64, 78)
 _REAL = 1.0
 
 
+@validate_arguments
 def spectrum_grid(data: Dataset, sources: int | Sequence[str] = 6, tile: int = _TILE) -> Image.Image:
     """Draws a grid of a spectrum: one line per source, one column per level, low first.
 
@@ -93,6 +95,7 @@ def spectrum_section(card: DataCard) -> str:
     return f"Generated images by their level of guidance, from the prompt to the photograph:\n\n![grid]({path})"
 
 
+@validate_arguments
 def distance_to_source(data: Dataset) -> dict[float, float]:
     """Measures how far the images of each level are from their source photographs.
 
@@ -176,6 +179,7 @@ DROPPED = "dropped.parquet"
 _TIMEOUT = 6 * 3600
 
 
+@validate_arguments
 def filter_spectrum(
     spectrum: Dataset,
     scorer: Scorer,

@@ -28,6 +28,7 @@ from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.parts import PartFolder, data_digest, launched, wait_for_files
 from hf_curriculum.provenance import ScoreProvenance, read_column
 from hf_curriculum.scorers.base import Scorer
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.long_tail.generation.pipelines import ImageToImage
 from hf_curriculum.tasks.long_tail.generation.plan import SpectrumPlan, validate_levels, validate_seeds
 from hf_curriculum.tasks.long_tail.generation.prompts import Prompts, choose_prompt, prompt_choices
@@ -39,6 +40,7 @@ FILE = "spectrum.arrow"
 _TIMEOUT = 6 * 3600
 
 
+@validate_arguments
 @dataclass(frozen=True)
 class Retry:
     """Draws an image again, with other noise, while its score is too low, and keeps the best try.
@@ -81,6 +83,7 @@ def validate_pair_scorer(scorer: Any) -> None:
         )
 
 
+@validate_arguments
 def generate_spectrum(
     data: Dataset,
     pipeline: Any,
@@ -192,6 +195,7 @@ def generate_spectrum(
         return Dataset.from_file(str(file))
 
 
+@validate_arguments
 def plan_spectrum(
     data: Dataset,
     *,
@@ -224,8 +228,6 @@ def plan_spectrum(
 
 def hard_images(data: Dataset, allow_all_hard: bool = False) -> Dataset:
     """The rows whose image is hard."""
-    if not isinstance(data, Dataset):
-        raise TypeError(f"{kind_of(data)} was given for the real images. Give one split, a map-style `Dataset`.")
     require_columns(
         data.column_names,
         [IMAGE, IMAGE_ID, HARD],

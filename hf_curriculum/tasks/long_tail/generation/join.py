@@ -14,6 +14,7 @@ from datasets import Dataset, concatenate_datasets
 from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL, SOURCE_ID, require_columns
 from hf_curriculum.config import digest
 from hf_curriculum.provenance import append_columns, column_provenance, numeric_column, read_column
+from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.long_tail.generation.generate import PROMPT, SEED
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ REAL = 1.0
 _REMEDY = "`generate_spectrum` makes them."
 
 
+@validate_arguments
 def join_spectrum(train: Dataset, spectrum: Dataset) -> Dataset:
     """Joins real images, with `guidance` 1, and generated ones into the data of `GuidanceSchedule`.
 
@@ -75,6 +77,7 @@ def join_spectrum(train: Dataset, spectrum: Dataset) -> Dataset:
     return concatenate_datasets([real, drawn])
 
 
+@validate_arguments
 def hold_out_levels(
     data: Dataset, images: int = 100, *, levels: Sequence[float] | None = None, seed: int = 0
 ) -> tuple[Dataset, dict[str, Dataset]]:

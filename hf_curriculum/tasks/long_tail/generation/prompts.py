@@ -15,6 +15,7 @@ from hf_curriculum.config import digest, parse_json
 from hf_curriculum.data.readers.files import read_rows
 from hf_curriculum.scorers.pretrained import load_pretrained
 from hf_curriculum.scorers.visual.class_probability import validate_prompt_names
+from hf_curriculum.shapes import validate_arguments
 
 Prompts = str | Path | Mapping[str, str | Sequence[str]]
 """A template, a table of class → prompts, or the file of one (.csv, .json)."""
@@ -73,6 +74,7 @@ def class_of_rows(data: Dataset, label_column: str = LABEL) -> list[str]:
     return [value if names is None else names[value] for value in values]
 
 
+@validate_arguments
 def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list[str]]:
     """Reads a table of prompts from JSON `{class: prompts}` or a CSV with the columns `class` and `prompt`.
 
@@ -114,6 +116,7 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
     return {name: [template.replace("{prompt}", text) for text in texts] for name, texts in table.items()}
 
 
+@validate_arguments
 def write_prompts(
     class_names: Sequence[str],
     model: str,
