@@ -158,6 +158,8 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
     nameless = [place for place, name in enumerate(header) if not name]
     found, unnamed = Records(), False
     for number, cells in rows:
+        while len(cells) > len(header) and not cells[-1]:  # a separator too many is no cell
+            cells.pop()
         if not any(map(str.strip, cells)):
             left_out.add("rows of empty cells", len(cells) > 1, f"line {number}")
         elif len(cells) != len(header):

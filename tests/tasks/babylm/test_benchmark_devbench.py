@@ -174,7 +174,7 @@ def test_shares_of_looks_are_joined_by_number(tmp_path):
         ([["trial", "image1", "image2"], [1, 30, 70]], "has 30.0 where a share of people's choices stands"),
         ([["trial", "prop"], ["", 0.5]], "has trial None, but the manifest has 2"),
         ([["trial", "prop"], ["first", 0.5]], "has trial first, but the manifest has 2"),
-        ([["trial", "prop"], [1, 0.5, 0.5]], "row 1 has more cells than the heading has names"),
+        ([["trial", "prop"], [1, 0.5, 0.5]], "Line 2 has more cells than the header"),
         ([["trial", "prop"]], "has no items"),
     ],
 )

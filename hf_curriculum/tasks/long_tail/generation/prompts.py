@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import string
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,9 @@ from typing import Any
 from datasets import Dataset
 
 from hf_curriculum.columns import LABEL
-from hf_curriculum.config import digest, parse_json
+from hf_curriculum.config import digest
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.rows import read_content
 from hf_curriculum.scorers.pretrained import load_pretrained
 from hf_curriculum.scorers.visual.class_probability import validate_prompt_names
 
@@ -94,28 +94,19 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
             f"There is no file {path} of prompts, which say what is drawn. Name one, or give a template such as "
             '"a photo of {label}".'
         )
+    found = read_content(path, kind=".csv" if path.suffix.lower() == ".csv" else ".json")
     if path.suffix.lower() == ".csv":
-        try:
-            rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
-        except UnicodeDecodeError as error:
+        if not found or not {"class", "prompt"} <= found[0].keys():
             raise ValueError(
-                f"{path} is not UTF-8 ({error}), so its prompts cannot be read. Save it as UTF-8."
-            ) from error
-        if not rows or not {"class", "prompt"} <= rows[0].keys():
-            raise ValueError(
-                f"{path} has the columns {list(rows[0]) if rows else []}. A table of prompts has the columns `class` "
+                f"{path} has the columns {list(found[0]) if found else []}. A table of prompts has the columns `class` "
                 "and `prompt`. Rename them."
             )
-        found: dict[str, Any] = {}
+        rows, found = found, {}
         for row in rows:
             found.setdefault(row["class"], []).append(row["prompt"])
-    else:
-        try:
-            found = parse_json(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(
-                f"{path} is neither a .csv nor JSON ({error}). A table of prompts maps each class to its prompts."
-            ) from error
+        left_out = LeftOut()
+        left_out.add("columns other than `class` and `prompt`", len(rows[0]) - 2, ", ".join(rows[0]))
+        left_out.report(path, ())
     table = _validate_table(found, str(path))
     return {name: [template.replace("{prompt}", text) for text in texts] for name, texts in table.items()}
 
