@@ -33,6 +33,28 @@ def visible_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
 
 
+def find_files(
+    folder: Path, endings: tuple[str, ...], left_out: LeftOut | None = None, others: str | None = None
+) -> list[Path]:
+    """The files below a folder that end in one of these, in capitals or not, by path; hidden ones are never data.
+
+    Hidden are names that begin with a dot, and what is in such folders or `__MACOSX`. Those that would be read are
+    counted, and under the reason `others` files of other endings.
+    """
+    left_out, found = left_out or LeftOut(), []
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder)
+        if not file.name.lower().endswith(endings):
+            hidden = file.name.startswith((".", "_"))
+            if others is not None and not hidden and file.is_file():
+                left_out.add(others, 1, name)
+        elif any(part.startswith(".") or part == "__MACOSX" for part in name.parts):
+            left_out.add("hidden files", 1, name)
+        else:
+            found.append(file)
+    return found
+
+
 def find_caption_file(folder: Path) -> Path | None:
     """The caption file in a folder, or None; raises if several files could be it."""
     for name in CAPTION_FILES:
