@@ -14,6 +14,7 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
@@ -22,7 +23,9 @@ from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of, parse_json, reading
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.outside_files import validate_folder
+from hf_curriculum.data.text import open_text
 from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -87,6 +90,7 @@ def add_scores_from(
     splits = as_splits(dataset, "`add_scores_from`")
     table, origin = _read_source(source, keys, columns, next(iter(splits.values())))
     names = _score_columns(table, keys, columns)
+    _report_left_out(table, keys, names, origin["from"], columns is None)
     provenance = _provenance(table, names, keys, easy, origin)
     joined = _join(splits, table, keys, provenance, origin["from"], overwrite)
     return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
@@ -118,6 +122,8 @@ def _read_source(
         table = _read_file(file, text)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file} cannot be read ({error}). It should be a table with a row per key.") from error
+    if twice := sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
+        raise ValueError(f"{file} has the columns {twice} twice, and it is not known which is meant. Rename one.")
     return Dataset(table), {"from": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
 
 
@@ -158,7 +164,7 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
     if kind in (".csv", ".tsv"):
         return pyarrow.csv.read_csv(
             file,
-            parse_options=pyarrow.csv.ParseOptions(delimiter="," if kind == ".csv" else "\t", newlines_in_values=True),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(file, kind), newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(column_types=text),
         )
     if kind == ".parquet":
@@ -171,6 +177,33 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
             table = pyarrow.json.read_json(file, parse_options=options)
         return table
     raise ValueError(f"{file} is of no known kind. Scores are joined from .csv, .tsv, .parquet or .jsonl files.")
+
+
+def _delimiter(file: Path, kind: str) -> str:
+    """What separates the names in a table's first line; a semicolon in Excel's of many countries."""
+    with open_text(file) as lines:
+        header = next(iter(lines), "")
+    return ";" if kind == ".csv" and ";" in header and "," not in header else "," if kind == ".csv" else "\t"
+
+
+def _report_left_out(table: Dataset, keys: list[str], names: list[str], source: str, chosen: bool) -> None:
+    """Warns of scores that are no numbers, and of columns that are not joined although they hold numbers."""
+    left_out = LeftOut()
+    for name in names:
+        values = read_column(table, name)
+        lacking = pc.fill_null(pc.is_nan(values), True) if pa.types.is_floating(values.type) else values.is_null()
+        left_out.add(f"cells without a number in `{name}` (their rows get NaN)", pc.sum(lacking).as_py() or 0)
+    for name in table.column_names if chosen else ():
+        if name not in (*keys, *names):
+            values = read_column(table, name)
+            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+                like = pc.match_substring_regex(values, r"^\s*[-+]?[0-9.,]+%?\s*$")
+                odd = values.filter(pc.invert(pc.fill_null(like, True)))
+                count = pc.sum(like).as_py() or 0
+                left_out.add(f"cells of `{name}`, a column of texts", count, odd[0] if len(odd) else values[0])
+            elif not pa.types.is_nested(values.type):
+                left_out.add(f"cells of `{name}`, a column of {values.type}", len(values))
+    left_out.report(source, ())
 
 
 def _score_columns(table: Dataset, keys: list[str], columns: Sequence[str] | None) -> list[str]:

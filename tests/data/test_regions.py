@@ -7,13 +7,15 @@ import json
 import os
 import pickle
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.regions import arrays
-from hf_curriculum.data.regions.arrays import FeatureFolder, ProposalFolder, RegionArchive, by_name
+from hf_curriculum.data.regions.arrays import FeatureFolder, ProposalFolder, RegionArchive, ids_of_files
 from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.tables import (
@@ -282,11 +284,56 @@ def test_features_whose_boxes_beside_have_changed_are_another_cache_key(tmp_path
     assert len(stamps) == 3
 
 
-def test_names_that_end_in_numbers_are_ids():
-    places = by_name(["a/COCO_train2014_000000000009.mat", "a/x_7.mat", "a/y_7.mat", "a/cat.mat", "a/000.mat"])
-    assert places["9"] == places["COCO_train2014_000000000009"] == "a/COCO_train2014_000000000009.mat"
-    assert "7" not in places
-    assert places["0"] == "a/000.mat"
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (
+            ["a/COCO_train2014_000000000009.mat", "a/000.mat"],
+            {"9": "a/COCO_train2014_000000000009.mat", "COCO_train2014_000000000009": "…", "0": "a/000.mat", "a/000": "…"},
+        ),
+        (["x_7.mat", "x_08.mat"], {"7": "x_7.mat", "8": "x_08.mat", "x_7": "…"}),
+        (["x_7.mat", "y_7.mat", "y_8.mat", "9.mat"], {"7": None, "8": None, "9": "9.mat", "y_8": "y_8.mat"}),
+        (["7.mat", "007.mat"], {"7": "7.mat", "007": "007.mat"}),
+        (["07.mat", "007.mat"], {"7": None, "07": "07.mat"}),
+        (["train/1.mat", "val/1.mat", "val/2.mat"], {"1": None, "train/1": "train/1.mat", "val/1": "…", "2": "val/2.mat"}),
+        (["1.mat", "val/1.mat"], {"1": "1.mat", "val/1": "val/1.mat"}),
+        (["v1.0_a.mat", "v1.0_b.mat"], {"v1.0_a": "v1.0_a.mat", "v1": None, "0": None}),
+    ],
+)
+def test_each_id_is_of_one_file_alone(names, wanted):
+    places = ids_of_files(Path("f"), [Path("f", name) for name in names], LeftOut())
+    for image_id, name in wanted.items():
+        found = places.get(image_id)
+        assert found == (None if name is None else f"f/{name}") if name != "…" else found is not None
+
+
+def test_files_of_one_name_and_hidden_ones_in_a_folder_of_features(tmp_path, caplog):
+    for number, name in enumerate(("a/1", "b/1", "b/2", ".ipynb_checkpoints/3", "__MACOSX/4")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        np.save(tmp_path / f"{name}.npy", np.full((1, 8), number, np.float32))
+    (tmp_path / "._5.npy").write_bytes(b"\0\5")
+    found = open_regions(tmp_path)
+    assert {image_id: regions.features[0, 0] for image_id, regions in found.items()} == {"a/1": 0, "b/1": 1, "2": 2}
+    assert len(found) == 3
+    assert "1" not in found
+    assert "hidden files and folders: 3" in caplog.text
+    assert "names that several files have, which their folders tell apart: 1 (1, for example)" in caplog.text
+
+
+def test_a_name_that_stands_for_two_images_is_refused(tmp_path):
+    for entries, message in (
+        ({"x": BOXES, "x/boxes": BOXES}, "has the entry 'x/boxes', and whose it is is not known"),
+        ({"a/boxes": BOXES, "features": BOXES}, "has the entry 'features', and whose it is is not known"),
+    ):
+        np.savez(tmp_path / "a.npz", **entries)
+        with pytest.raises(ValueError, match=message):
+            list(open_regions(tmp_path / "a.npz"))
+    scipy = pytest.importorskip("scipy.io")
+    boxes = np.empty(2, object)
+    boxes[:] = [BOXES, BOXES + 1]
+    scipy.savemat(tmp_path / "a.mat", {"boxes": boxes, "images": np.array(["1", "1"], object)})
+    with pytest.raises(ValueError, match="names an image twice in `images`"):
+        list(open_regions(tmp_path / "a.mat"))
 
 
 def test_folders_that_are_none(tmp_path):

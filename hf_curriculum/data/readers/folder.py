@@ -38,21 +38,23 @@ def find_files(
 ) -> list[Path]:
     """The files below a folder that end in one of these, in capitals or not, by path; hidden ones are never data.
 
-    Hidden are names that begin with a dot, and what is in such folders or `__MACOSX`. Those that would be read are
+    Hidden are names that begin with a dot, and `__MACOSX`. Folders and files that would be looked at but for that are
     counted, and under the reason `others` files of other endings.
     """
     left_out, found = left_out or LeftOut(), []
-    for file in sorted(folder.rglob("*")):
-        name = file.relative_to(folder)
-        if not file.name.lower().endswith(endings):
-            hidden = file.name.startswith((".", "_"))
-            if others is not None and not hidden and file.is_file():
-                left_out.add(others, 1, name)
-        elif any(part.startswith(".") or part == "__MACOSX" for part in name.parts):
-            left_out.add("hidden files", 1, name)
-        else:
-            found.append(file)
-    return found
+    for place, folders, names in os.walk(folder):
+        hidden = [name for name in folders if name[0] == "." or name == "__MACOSX"]
+        folders[:] = [name for name in folders if name not in hidden]
+        for name in names:
+            if not name.lower().endswith(endings):
+                if others is not None and name[0] not in "._":
+                    left_out.add(others, 1, os.path.join(place, name))
+            elif name[0] == ".":
+                hidden.append(name)
+            else:
+                found.append(os.path.join(place, name))
+        left_out.add("hidden files and folders", len(hidden), hidden and os.path.join(place, hidden[0]))
+    return [Path(file) for file in sorted(found, key=lambda file: file.split(os.sep))]
 
 
 def find_caption_file(folder: Path) -> Path | None:

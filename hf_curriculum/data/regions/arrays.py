@@ -12,13 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of, validate_regular
 
 Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
 PARTS = ("boxes", "class_scores", "features", "confidence", "size")
 """The arrays of an image in an archive, as `<image id>/<part>`; `size` is width, height in pixels."""
-_NUMBER = re.compile(r"^(?:.*[^0-9])?0*(\d+)$")
+_NUMBER = re.compile(r"(?:COCO_(?:train|val|test)[0-9]{4}_(?=[0-9]{12}$))?((?:.*[^0-9])?)([0-9]+)")
 
 
 class BoxArrays(RegionSource):
@@ -73,14 +75,14 @@ class BoxArrays(RegionSource):
 
 
 class FilePerImage(BoxArrays):
-    """A folder with a file per image, in subfolders or not; ids are names of files, and numbers that they end in."""
+    """A folder with a file per image, in subfolders or not; ids are what `ids_of_files` gives."""
 
     suffixes: tuple[str, ...] = ()
     """Ends of files; those of a folder have the same."""
 
     def __init__(self, path: str | Path, order: Order, normalised: bool, one_based: bool) -> None:
         super().__init__(path, order, normalised, one_based)
-        kinds = {file.suffix for file in Path(self.path).rglob("*") if file.suffix in self.suffixes}
+        kinds = {file.suffix.lower() for file in find_files(Path(self.path), self.suffixes)}
         if len(kinds) != 1:
             first, second = self.suffixes
             found = f"both {first} and {second}" if kinds else f"neither {first} nor {second}"
@@ -90,10 +92,15 @@ class FilePerImage(BoxArrays):
         self.kind: str = kinds.pop()
 
     def _find(self) -> dict[str, str]:
-        return by_name(sorted(str(file) for file in Path(self.path).rglob(f"*{self.kind}")))
+        left_out = LeftOut()
+        found = ids_of_files(Path(self.path), find_files(Path(self.path), (self.kind,), left_out), left_out)
+        left_out.report(self.path, ())
+        return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(Path(file).stem for file in self._places.values()))
+        for file in sorted(set(self._places.values())):
+            name = Path(file).relative_to(self.path).with_suffix("").as_posix()
+            yield next(end for end in reversed(list(_ends(name))) if self._places.get(end) == file)
 
     def __len__(self) -> int:
         return len(set(self._places.values()))
@@ -102,8 +109,8 @@ class FilePerImage(BoxArrays):
 class ProposalFolder(FilePerImage):
     """A folder with a .npy or .mat file per image, in subfolders or not: image id -> `Regions`.
 
-    The id is the file's name without its end. Where that name ends in a number, the number itself is an id too:
-    `COCO_train2014_000000000009.mat` holds the boxes of "9".
+    The id is the file's name without its end, with its folders where several files have that name. A number alone, or
+    after what COCO or all files have before it, is an id too: `COCO_train2014_000000000009.mat` holds the boxes of "9".
 
     Args:
         path: the folder.
@@ -127,7 +134,7 @@ class ProposalFolder(FilePerImage):
     def _read(self, image_id: str, where: str) -> Regions:
         validate_regular(where)
         scores = None
-        if where.endswith(".npy"):
+        if where.lower().endswith(".npy"):
             boxes = load_array(where)
         else:
             content = read_matlab(where, ("boxes", "bboxes", "scores"))
@@ -217,18 +224,36 @@ def pickled(path: str | Path) -> str:
     )
 
 
-def by_name(files: list[str]) -> dict[str, str]:
-    """Image id -> file: the names without suffix, then the numbers they end in, where only one file has it."""
-    places = {Path(file).stem: file for file in files}
+def ids_of_files(folder: Path, files: Sequence[Path], left_out: LeftOut) -> dict[str, str]:
+    """Image id → file, each id of one file alone.
+
+    Ids are a path in the folder without its ending, and its ends from a folder on. Numbers that names end in are ids
+    too where they are all of the name, but for what COCO or all files have before them.
+    """
+    names = {file.relative_to(folder).with_suffix("").as_posix(): str(file) for file in files}
+    if len(names) < len(files):
+        raise ValueError(f"{folder} has two files of one name, in capitals and not: rename or remove one of them.")
+    owners: dict[str, list[str]] = {}
+    for name, file in names.items():
+        for end in _ends(name):
+            owners.setdefault(end, []).append(file)
+    ends = {end: own[0] for end, own in owners.items() if len(own) == 1}
+    shared = [end for end in owners if end not in ends and end not in names and "/" not in end]
+    left_out.add("names that several files have, which their folders tell apart", len(shared), next(iter(shared), 0))
+    numbered = [(found[1], str(int(found[2])), str(file)) for file in files if (found := _NUMBER.fullmatch(file.stem))]
+    alike = len(numbered) == len(files) and len({before for before, _, _ in numbered}) == 1
     numbers: dict[str, list[str]] = {}
-    for file in files:
-        match = _NUMBER.match(Path(file).stem)
-        if match:
-            numbers.setdefault(match[1], []).append(file)
-    for number, found in numbers.items():
-        if len(found) == 1:
-            places.setdefault(number, found[0])
-    return places
+    for before, number, file in numbered:
+        if not before or alike:
+            numbers.setdefault(number, []).append(file)
+    return {number: own[0] for number, own in numbers.items() if len(own) == 1} | ends | names
+
+
+def _ends(name: str) -> Iterator[str]:
+    """A path, and what is left of it after each of its folders."""
+    while name:
+        yield name
+        name = name.partition("/")[2]
 
 
 _FEWEST_DIMS = 16
@@ -307,7 +332,11 @@ class RegionArchive(BoxArrays):
                     f"{self.path} has the entry {entry!r}. Entries are called `<image id>`, or `<image id>/` and one "
                     f"of {list(PARTS)}."
                 )
-            found.setdefault(image_id, {})[part] = entry
+            if entry in PARTS or found.setdefault(image_id, {}).setdefault(part, entry) != entry:
+                raise ValueError(
+                    f"{self.path} has the entry {entry!r}, and whose it is is not known: a name of an image is to "
+                    f"stand before each of {list(PARTS)}, once. Rename or remove it."
+                )
         return found
 
     def _read(self, image_id: str, where: dict[str, str]) -> Regions:
@@ -351,7 +380,10 @@ def _cells(path: str) -> dict[str, np.ndarray]:
             f"found: { {name: len(value) for name, value in content.items()} }. One file per image is read as a "
             "folder."
         )
-    return dict(zip(map(str, content["images"]), content["boxes"], strict=True))
+    found = dict(zip(map(str, content["images"]), content["boxes"], strict=True))
+    if len(found) < len(content["images"]):
+        raise ValueError(f"{path} names an image twice in `images`: which boxes are its own is not known. Remove one.")
+    return found
 
 
 @contextmanager
@@ -507,7 +539,7 @@ class FeatureFolder(FilePerImage):
 
 def _read_arrays(path: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz by our names, or that of an .npy, called `features`."""
-    if path.endswith(".npy"):
+    if path.lower().endswith(".npy"):
         return {"features": load_array(path)}
     validate_regular(path)
     with reading(path), open_npz(path) as content:

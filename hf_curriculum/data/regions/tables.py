@@ -343,14 +343,16 @@ def read_sizes(path: str) -> dict[str, tuple[float, float]]:
                 if text.lstrip()[:1] in ("[", "{"):
                     content = parse_json(text)
                     content = content[0] if isinstance(content, list) else content
-                    sizes[key] = (float(content["width"]), float(content["height"]))
+                    size = (float(content["width"]), float(content["height"]))
                 else:
                     height, width = map(float, text.split())
-                    sizes[key] = (width, height)
+                    size = (width, height)
+                if not all(0 < side < math.inf for side in size) or sizes.setdefault(key, size) != size:
+                    raise ValueError
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise ValueError(
-                    f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image "
-                    'id and [{"height": 480, "width": 640}], or "480 640".'
+                    f"The line of image {key!r} in {path} holds no image size, or another than a line before it: "
+                    f"{text[:60]!r}. Each line is an image id and [{{\"height\": 480, \"width\": 640}}], or \"480 640\"."
                 ) from error
     return sizes
 
