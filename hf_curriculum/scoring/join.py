@@ -162,9 +162,11 @@ def _read_parquet(address: str, keys: list[str], columns: Sequence[str] | None) 
 def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
     kind = file.suffix.lower()
     if kind in (".csv", ".tsv"):
+        delimiter, encoding = _form_of(file, kind)
         return pyarrow.csv.read_csv(
             file,
-            parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(file, kind), newlines_in_values=True),
+            read_options=pyarrow.csv.ReadOptions(encoding=encoding),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(column_types=text),
         )
     if kind == ".parquet":
@@ -179,11 +181,11 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
     raise ValueError(f"{file} is of no known kind. Scores are joined from .csv, .tsv, .parquet or .jsonl files.")
 
 
-def _delimiter(file: Path, kind: str) -> str:
-    """What separates the names in a table's first line; a semicolon in Excel's of many countries."""
+def _form_of(file: Path, kind: str) -> tuple[str, str]:
+    """What separates the names in a table's first line, in Excel's of many countries a semicolon; and its encoding."""
     with open_text(file) as lines:
-        header = next(iter(lines), "")
-    return ";" if kind == ".csv" and ";" in header and "," not in header else "," if kind == ".csv" else "\t"
+        header, encoding = next(iter(lines), ""), lines.encoding.removesuffix("-sig")
+    return (";" if ";" in header and "," not in header else ",") if kind == ".csv" else "\t", encoding
 
 
 def _report_left_out(table: Dataset, keys: list[str], names: list[str], source: str, chosen: bool) -> None:

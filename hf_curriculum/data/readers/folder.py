@@ -43,17 +43,18 @@ def find_files(
     """
     left_out, found = left_out or LeftOut(), []
     for place, folders, names in os.walk(folder):
+        inside = Path(place).relative_to(folder)
         hidden = [name for name in folders if name[0] == "." or name == "__MACOSX"]
         folders[:] = [name for name in folders if name not in hidden]
         for name in names:
             if not name.lower().endswith(endings):
                 if others is not None and name[0] not in "._":
-                    left_out.add(others, 1, os.path.join(place, name))
+                    left_out.add(others, 1, inside / name)
             elif name[0] == ".":
                 hidden.append(name)
             else:
                 found.append(os.path.join(place, name))
-        left_out.add("hidden files and folders", len(hidden), hidden and os.path.join(place, hidden[0]))
+        left_out.add("hidden files and folders", len(hidden), hidden and inside / hidden[0])
     return [Path(file) for file in sorted(found, key=lambda file: file.split(os.sep))]
 
 

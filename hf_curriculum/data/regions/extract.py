@@ -17,6 +17,8 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
@@ -164,7 +166,9 @@ def _files(folder: Path) -> dict[str, str]:
     """Image id -> file of the images in a folder."""
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    left_out = LeftOut()
+    files = find_files(folder, tuple(SUFFIXES), left_out, f"files that do not end in one of {sorted(SUFFIXES)}")
+    left_out.report(folder, ())
     validate_inside(map(str, files), [folder], folder)
     return {file.relative_to(folder).as_posix(): str(file) for file in files}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,19 @@ from datasets import Dataset, DatasetDict, Image
 from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.data.images import image_size
 from hf_curriculum.data.readers.coco import OBJECTS, Objects, objects_array, read_instances, read_xml
-from hf_curriculum.data.readers.folder import find_image_folder, locate_images
+from hf_curriculum.data.readers.folder import find_image_folder, locate_images, visible_files
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import FILE_NAME
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, one_or_all
+from hf_curriculum.data.text import open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _VOC_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 _LOOKS = 100  # images whose headers are compared with the file's sizes
 _FOLDERS = ("JPEGImages", "Annotations")
+_FLAG = re.compile(r"\s+-?[01]$")
+"""Behind a name in lists of one class: whether an image shows it."""
 
 
 def load_objects(
@@ -99,19 +103,26 @@ def _read_voc(request: Request) -> dict[str, Dataset]:
     folder = Path(images) if images is not None else path / _FOLDERS[0]
     splits = {}
     for name, file in _voc_lists(path / "ImageSets" / "Main", request.split).items():
-        stems = [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        with open_text(file) as lines:
+            listed = [_FLAG.sub("", line.strip()) for line in lines if line.strip()]
+        stems = list(dict.fromkeys(listed))
+        request.left_out.add(f"lines of {file.name} that name an image again", len(listed) - len(stems))
         paths = [str(folder.absolute() / f"{stem}.jpg") for stem in stems]
         notes = [str(path / _FOLDERS[1] / f"{stem}.xml") for stem in stems]
         if not request.allow_outside:
             validate_inside([*paths, *notes], [path, folder], file)
         rows = [(stem, f"{stem}.jpg", _voc_objects(Path(note))) for stem, note in zip(stems, notes, strict=True)]
+        bare = [stem for stem, _, objects in rows if objects is None]
+        if len(bare) < len(rows):  # a test set has none at all
+            request.left_out.add(f"annotations of images of {file.name} (null)", len(bare), next(iter(bare), None))
         splits[name] = _rows(file, rows, paths)
+    request.left_out.report(path, splits.values())
     return splits
 
 
 def _voc_lists(folder: Path, split: str | None) -> dict[str, Path]:
     """Split → its list of images."""
-    files = {file.stem: file for file in sorted(folder.glob("*.txt")) if "_" not in file.stem}
+    files = {file.stem: file for file in visible_files(folder) if file.suffix == ".txt" and "_" not in file.stem}
     if split is not None:
         theirs = {ours: name for name, ours in _VOC_SPLITS.items()}.get(split, split)
         return choose_split({split if name == theirs else name: file for name, file in files.items()}, split)
