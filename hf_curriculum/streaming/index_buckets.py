@@ -113,7 +113,7 @@ def _files(folder: Path) -> list[list[Path]]:
     for place in sorted(folder.glob("bucket*")):
         match = _FOLDER.match(place.name)
         if place.is_dir() and (match is None or found.setdefault(int(match[1]), place) != place):
-            why = "no number of a bucket: its rows belong to none" if match is None else f"that of {found[int(match[1])]}"
+            why = f"the number of {found[int(match[1])]}" if match else "no number: its rows belong to no bucket"
             raise ValueError(f"{place} has {why}. Name its bucket, `bucket=3`, or move it away.")
     if not found:
         raise FileNotFoundError(f"{folder} holds no folder bucket=0. Partition the files by the number of the bucket.")

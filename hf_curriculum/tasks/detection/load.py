@@ -104,7 +104,9 @@ def _read_voc(request: Request) -> dict[str, Dataset]:
     splits = {}
     for name, file in _voc_lists(path / "ImageSets" / "Main", request.split).items():
         with open_text(file) as lines:
-            listed = [_FLAG.sub("", line.strip()) for line in lines if line.strip()]
+            listed = [line.strip() for line in lines if line.strip()]
+        if all(map(_FLAG.search, listed)):
+            listed = [_FLAG.sub("", line) for line in listed]
         stems = list(dict.fromkeys(listed))
         request.left_out.add(f"lines of {file.name} that name an image again", len(listed) - len(stems))
         paths = [str(folder.absolute() / f"{stem}.jpg") for stem in stems]
