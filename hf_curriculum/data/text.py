@@ -164,7 +164,9 @@ def corpus_names(files: Sequence[Path]) -> list[str]:
     """The value of `source` in each file's rows: its name without endings, with its folder where two are called so."""
     names = [(name := file.name.removesuffix(".gz")).removesuffix(ending(file)) or name for file in files]
     root = os.path.commonpath([file.parent for file in files])
-    whole = [Path(os.path.relpath(file.parent, root), name).as_posix() for file, name in zip(files, names, strict=True)]
+    whole = [
+        Path(os.path.relpath(file.parent, root), name).as_posix() for file, name in zip(files, names, strict=True)
+    ]
     names = [one if names.count(one) == 1 else longer for one, longer in zip(names, whole, strict=True)]
     twice = [str(file) for file, name in zip(files, names, strict=True) if names.count(name) > 1]
     if twice:

@@ -289,13 +289,21 @@ def test_features_whose_boxes_beside_have_changed_are_another_cache_key(tmp_path
     [
         (
             ["a/COCO_train2014_000000000009.mat", "a/000.mat"],
-            {"9": "a/COCO_train2014_000000000009.mat", "COCO_train2014_000000000009": "…", "0": "a/000.mat", "a/000": "…"},
+            {
+                "9": "a/COCO_train2014_000000000009.mat",
+                "COCO_train2014_000000000009": "…",
+                "0": "a/000.mat",
+                "a/000": "…",
+            },
         ),
         (["x_7.mat", "x_08.mat"], {"7": "x_7.mat", "8": "x_08.mat", "x_7": "…"}),
         (["x_7.mat", "y_7.mat", "y_8.mat", "9.mat"], {"7": None, "8": None, "9": "9.mat", "y_8": "y_8.mat"}),
         (["7.mat", "007.mat"], {"7": "7.mat", "007": "007.mat"}),
         (["07.mat", "007.mat"], {"7": None, "07": "07.mat"}),
-        (["train/1.mat", "val/1.mat", "val/2.mat"], {"1": None, "train/1": "train/1.mat", "val/1": "…", "2": "val/2.mat"}),
+        (
+            ["train/1.mat", "val/1.mat", "val/2.mat"],
+            {"1": None, "train/1": "train/1.mat", "val/1": "…", "2": "val/2.mat"},
+        ),
         (["1.mat", "val/1.mat"], {"1": "1.mat", "val/1": "val/1.mat"}),
         (["v1.0_a.mat", "v1.0_b.mat"], {"v1.0_a": "v1.0_a.mat", "v1": None, "0": None}),
     ],

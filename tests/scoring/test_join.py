@@ -300,10 +300,22 @@ def test_the_folder_of_score_shards(tmp_path):
 @pytest.mark.parametrize(
     ("text", "quality", "said"),
     [
-        ("image_id,q\n007,n/a\n7,1.5\n12,NaN\n", [NAN, NAN, 1.5, NAN], "cells without a number in `q` (their rows get NaN): 2."),
+        (
+            "image_id,q\n007,n/a\n7,1.5\n12,NaN\n",
+            [NAN, NAN, 1.5, NAN],
+            "cells without a number in `q` (their rows get NaN): 2.",
+        ),
         ("image_id;q\n007;1.5\n7;2\n12;3\n", [1.5, 1.5, 2, 3], ""),
-        ("image_id,q,r\n007,1,abc\n7,2,1.5\n12,3,2\n", [1, 1, 2, 3], "cells of `r`, a column of texts: 2 (abc, for example)."),
-        ("image_id,q,r\n007,1,10%\n7,2,20%\n12,3,5%\n", [1, 1, 2, 3], "cells of `r`, a column of texts: 3 (10%, for example)."),
+        (
+            "image_id,q,r\n007,1,abc\n7,2,1.5\n12,3,2\n",
+            [1, 1, 2, 3],
+            "cells of `r`, a column of texts: 2 (abc, for example).",
+        ),
+        (
+            "image_id,q,r\n007,1,10%\n7,2,20%\n12,3,5%\n",
+            [1, 1, 2, 3],
+            "cells of `r`, a column of texts: 3 (10%, for example).",
+        ),
         ("image_id,q,r\n007,1,true\n7,2,false\n12,3,true\n", [1, 1, 2, 3], "cells of `r`, a column of bool: 3."),
         ("image_id,q,caption\n007,1,2 dogs\n7,2,x\n12,3,y\n", [1, 1, 2, 3], ""),
     ],

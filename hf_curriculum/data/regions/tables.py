@@ -352,7 +352,7 @@ def read_sizes(path: str) -> dict[str, tuple[float, float]]:
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise ValueError(
                     f"The line of image {key!r} in {path} holds no image size, or another than a line before it: "
-                    f"{text[:60]!r}. Each line is an image id and [{{\"height\": 480, \"width\": 640}}], or \"480 640\"."
+                    f'{text[:60]!r}. Each line is an image id and [{{"height": 480, "width": 640}}], or "480 640".'
                 ) from error
     return sizes
 

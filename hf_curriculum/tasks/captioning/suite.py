@@ -533,11 +533,15 @@ def _read_values(path: str | PathLike[str], name: str) -> dict[str, float]:
         )
     for row, number in zip(rows, rows.lines, strict=True):
         if row[IMAGE_ID] in found:
-            raise ValueError(f"{file} has the image {row[IMAGE_ID]!r} twice, line {number} again. Make the file again.")
+            raise ValueError(
+                f"{file} has the image {row[IMAGE_ID]!r} twice, line {number} again. Make the file again."
+            )
         try:
             found[row[IMAGE_ID]] = float(row[name])
         except ValueError as error:
-            raise ValueError(f"{file}, line {number}: `{name}` is no number ({error}). Make the file again.") from error
+            raise ValueError(
+                f"{file}, line {number}: `{name}` is no number ({error}). Make the file again."
+            ) from error
     return found
 
 

@@ -129,7 +129,10 @@ def test_one_subtask_can_be_asked_for(run_of):
         ('["a", "b"]\n', "Line 1 is .*, and an object with fields is needed"),
         ('{"sentence_good": "a", "sentence_bad": ""}\n', "Choice 1 of .* is empty"),
         ("\n", "has no items"),
-        ('{"sentence_good": "a", "sentence_good": "c", "sentence_bad": "b"}\n', "The key 'sentence_good' stands twice"),
+        (
+            '{"sentence_good": "a", "sentence_good": "c", "sentence_bad": "b"}\n',
+            "The key 'sentence_good' stands twice",
+        ),
         ('{"sentence_good": "a \\ud83d", "sentence_bad": "b"}\n', "Line 1 holds half a character"),
     ],
 )

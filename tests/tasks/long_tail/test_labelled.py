@@ -280,7 +280,13 @@ def test_tables_are_read_as_they_are_written(tmp_path, name, content, labels, mo
 
 
 def test_what_is_not_read_is_counted(tmp_path, caplog):
-    for name in ("cat/1.png", "cat/.ipynb_checkpoints/1-checkpoint.png", "dog/1.png", "__MACOSX/cat/._1.png", "top.png"):
+    for name in (
+        "cat/1.png",
+        "cat/.ipynb_checkpoints/1-checkpoint.png",
+        "dog/1.png",
+        "__MACOSX/cat/._1.png",
+        "top.png",
+    ):
         write(tmp_path / name)
     (tmp_path / "cat" / "._1.png").write_bytes(b"\0\5\x16\7")
     (tmp_path / "dog" / "2.jfif").write_bytes((tmp_path / "dog" / "1.png").read_bytes())

@@ -158,7 +158,9 @@ def read_table(path: Path, columns: Mapping[str, str] | None, left_out: LeftOut)
     used = [name for name in theirs.values() if name is not None]
     for number, row in enumerate(rows):
         if empty := [name for name in used if row.get(name) in (None, "")]:
-            raise ValueError(f"{rows.place(number)} of {path} has no {empty[0]!r}: {row!r:.120}. Fill it, or remove it.")
+            raise ValueError(
+                f"{rows.place(number)} of {path} has no {empty[0]!r}: {row!r:.120}. Fill it, or remove it."
+            )
     table = {"file_name": [row[theirs[IMAGE]] for row in rows], LABEL: _numbers([row[theirs[LABEL]] for row in rows])}
     if theirs[IMAGE_ID] is not None:
         table[IMAGE_ID] = [str(row[theirs[IMAGE_ID]]) for row in rows]
@@ -199,7 +201,9 @@ def read_iwildcam(path: Path) -> LabelledFiles:
     own: dict[str, list[dict[str, str]]] = {}
     for number, row in enumerate(rows):
         if not (row["split"] and row["filename"] and row["y"].isdecimal()):
-            raise ValueError(f"{rows.place(number)} of {file} lacks split, filename or class: {row!r:.120}. Remove it.")
+            raise ValueError(
+                f"{rows.place(number)} of {file} lacks split, filename or class: {row!r:.120}. Remove it."
+            )
         own.setdefault(row["split"], []).append(row)
     columns = {name: _numbers([row[name] for row in rows]) for name in kept}
     number, splits = {id(row): place for place, row in enumerate(rows)}, {}
