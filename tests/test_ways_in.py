@@ -215,7 +215,7 @@ LISTED = {
                 "CLIPClassifier.save_pretrained",
             ),
             *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review"),
-            "write_space",
+            *("write_space", "LeftOut.report"),
             *("StoreWriter", "StudyTable.write", "Plan.export", "RemoteFolder.download"),
         ],
         WRITES,

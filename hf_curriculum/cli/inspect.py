@@ -60,6 +60,7 @@ def _text(found: Inspection) -> str:
         for score in found.scores
     ]
     parts = [f"{found.num_rows:,} rows{images}\n{lines_of(head, rows, left=3)}"]
+    parts += [one_line(line) for line in found.left_out.split("\n") if line]
     if len(names) > 1:
         matrix = [
             [name, *(f"{value:.2f}" for value in row)] for name, row in zip(names, found.correlations, strict=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,6 +25,7 @@ from hf_curriculum.cli.common import (
     typed_again,
 )
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
+from hf_curriculum.markdown import one_line
 from hf_curriculum.names import SCORERS
 
 if TYPE_CHECKING:
@@ -82,6 +85,10 @@ _Column = Annotated[
 _CheckImages = Annotated[bool, typer.Option(help="Decode each image first, and leave out rows that cannot be read.")]
 _DropEmpty = Annotated[
     bool, typer.Option("--drop-empty", help="Leave out rows with an empty caption, and count them.")
+]
+_BadRows = Annotated[
+    Literal["error", "drop"],
+    typer.Option(help="Whether a row that cannot be read ends the command, or is left out and counted."),
 ]
 _Part = Annotated[
     Literal["assistant", "user", "system", "all"] | None,
@@ -144,6 +151,7 @@ def score_command(
     column: _Column = None,
     check_images: _CheckImages = True,
     drop_empty: _DropEmpty = False,
+    bad_rows: _BadRows = "error",
     allow_outside: _AllowOutside = False,
     download: _Download = False,
     objects: _Objects = None,
@@ -183,15 +191,14 @@ def score_command(
         if rank > 0:
             return
         raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-    reading = {name: ctx.params[name] for name in ("check_images", "allow_outside", "download", "objects", "num_proc")}
+    reading = {name: ctx.params[name] for name in _READING}
     reading |= {"images": False if images == "none" else images, "columns": column_mapping(column)}
-    hide_bars_unless_watched()
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
+    _show_rows(data, rank)
     scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
     if output is not None:
         validate_splits(data, output)
-    same = ("per_image", "fit_on", "num_proc", "num_workers", "batch_size", "part_rows", "overwrite")
-    options = {**{name: ctx.params[name] for name in same}, "rank": rank, "world_size": world_size}
+    options = {**{name: ctx.params[name] for name in _SCORING}, "rank": rank, "world_size": world_size}
     if (scored := _score(data, scorers, folder, options)) is None:
         note(f"process {rank} of {world_size}: its share is done")
         return
@@ -200,6 +207,9 @@ def score_command(
         shutil.rmtree(folder)
 
 
+_READING = ("check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows")
+_SCORING = ("per_image", "fit_on", "num_proc", "num_workers", "batch_size", "part_rows", "overwrite")
+"""Options that are arguments of the loaders, and of `add_scores_sharded`."""
 _IN_PLACE = (
     *("source", "output", "scorer", "model", "part", "turns", "column", "num_proc", "num_workers", "batch_size"),
     *("rank", "ranks", "as_json"),
@@ -286,10 +296,43 @@ def _chosen(
     """What `_load` gives, without rows that say nothing where these are dropped, with a part held out where asked."""
     from hf_curriculum.data.captions import drop_empty_captions
 
+    hide_bars_unless_watched()
     data, instead = _load(source, scorers, reading)
     if drop_empty:
         data = drop_empty_captions(data, instead.get(CAPTION, CAPTION))
     return data if share is None else _hold_out(data, share), instead
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+@contextmanager
+def _noting(name: str) -> Iterator[None]:
+    """Shows what a module logs, information too."""
+    logger, handler = logging.getLogger(name), _Notes()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _show_rows(data: Dataset | DatasetDict, rank: int) -> None:
+    """The first process notes what was read: how many rows, and three of them without their images."""
+    from datasets import Dataset
+
+    if rank > 0:
+        return
+    first = data if isinstance(data, Dataset) else next(iter(data.values()))
+    names = [name for name in (IMAGE_ID, CAPTION, MESSAGES) if name in first.column_names]
+    note(f"{len(first):,} row{'s' * (len(first) != 1)}, the first:")
+    for row in first.select_columns(names).with_format(None).select(range(min(3, len(first)))):
+        note("  " + "  ".join(one_line(value, 80) for value in row.values()))
 
 
 def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[Dataset | DatasetDict, dict[str, str]]:
@@ -309,7 +352,8 @@ def _load(source: str, scorers: list[Scorer], reading: dict[str, Any]) -> tuple[
         return load_conversations(source, **{**reading, "columns": columns}), {CAPTION: MESSAGES, IMAGE: IMAGES}
     read = {name for made in scorers for name in made.columns} - {name for made in scorers for name in made.outputs}
     if fields is None or reading["columns"] or names_captions(fields) or not read <= set(fields):
-        return load_captioned(source, **reading), {}
+        with _noting("hf_curriculum.data.load"):
+            return load_captioned(source, **reading), {}
     request = Request("load_captioned", source, allow_outside=reading["allow_outside"])
     splits = request.load(None)
     request.validate_named_files(splits)

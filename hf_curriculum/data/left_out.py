@@ -12,6 +12,14 @@ from datasets import Dataset
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+_MARK = ", left out: "
+
+
+def left_out_of(dataset: Dataset) -> str:
+    """What reading left out of a data set, from its description; "" where that was nothing."""
+    return "\n".join(line for line in (dataset.info.description or "").split("\n") if _MARK in line)
+
+
 class LeftOut:
     """Counts of what a reader leaves out of a source: rows, fields, files, marks.
 
@@ -46,7 +54,7 @@ class LeftOut:
     def report(self, source: str | Path, datasets: Iterable[Dataset]) -> None:
         """Logs what was left out of a source, and writes it into the descriptions of what was loaded."""
         if self.counts:
-            text = f"{source}, left out: {self.describe()}."
+            text = f"{source}{_MARK}{self.describe()}."
             logger.warning(text)
             for dataset in datasets:
                 dataset.info.description = "\n".join(filter(None, [dataset.info.description, text]))

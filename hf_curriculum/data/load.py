@@ -121,7 +121,11 @@ def load_captioned(
         splits = add_objects(splits, objects)
     splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
     splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
-    request.left_out.report(source if request.path else "The data set", splits.values())
+    name = source if request.path else "The data set"
+    if request.taken:
+        taken = ", ".join(f"{ours} ← {theirs}" for ours, theirs in request.taken.items())
+        logger.info("%s: read %s; `columns` names others (hf-curriculum score: --column).", name, taken)
+    request.left_out.report(name, splits.values())
     return one_or_all(splits)
 
 

@@ -72,6 +72,7 @@ def load_conversations(
     num_proc: int | None = None,
     allow_outside: bool = False,
     max_pixels: int = MAX_PIXELS,
+    bad_rows: Literal["error", "drop"] = "error",
     **load_dataset_options: Any,
 ) -> Dataset | DatasetDict:
     """Loads conversations of any usual form as `messages` with `images`, for TRL's trainers and our scorers.
@@ -98,6 +99,7 @@ def load_conversations(
         num_proc: processes that read conversations and check images.
         allow_outside: read images outside of the source's folder and of `images`: for a source that you trust.
         max_pixels: images of more pixels are not decoded, and count as unreadable (`check_images`).
+        bad_rows: a row that cannot be read is an error that names it. "drop" leaves such rows out and counts them.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -121,7 +123,15 @@ def load_conversations(
     if unknown := [name for name in columns or {} if name not in known]:
         raise ValueError(f"`columns` has the keys {unknown}. It maps our names {known} to those of the data.")
     request = Request(
-        "load_conversations", source, images, columns, split, allow_outside, load_dataset_options, num_proc
+        "load_conversations",
+        source,
+        images,
+        columns,
+        split,
+        allow_outside,
+        load_dataset_options,
+        num_proc,
+        bad_rows=bad_rows,
     )
     files = {} if request.path is None or not request.path.exists() else _json_files(request.path)
     if files:

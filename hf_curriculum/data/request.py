@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +46,8 @@ class Request:
     bad_rows: Literal["error", "drop"] = "error"
     left_out: LeftOut = field(default_factory=LeftOut, compare=False)
     """What is left out while reading: reported once, at the end of the loader."""
+    taken: dict[str, str] = field(default_factory=dict, compare=False)
+    """Our columns → the fields that were taken for them, where the source has fields to choose from."""
 
     def __post_init__(self) -> None:
         if self.bad_rows not in ("error", "drop"):
@@ -128,6 +130,9 @@ class Request:
                 f"`datasets` reads `[`, `*` and `?` in a folder's name as a pattern, so {path} may be another. "
                 "Rename it, or name a file in it."
             )
+        if path.is_dir():
+            hidden = [name for name, is_hidden in _arrow_files(path) if is_hidden]
+            self.left_out.add("hidden files (never read)", len(hidden), hidden and hidden[0])
         if "data_files" in options:
             options = {**options, "data_files": _literal(options["data_files"])}
         try:
@@ -164,8 +169,15 @@ def is_for_datasets(path: Path) -> bool:
         return True
     if find_caption_file(path) is not None or find_split_folders(path):  # before the walk, which images make long
         return False
-    arrow = (file.relative_to(path) for file in path.rglob("*") if file.suffix in ARROW_SUFFIXES)
-    return any(not any(part.startswith((".", "__")) for part in file.parts) for file in arrow)
+    return any(not is_hidden for _, is_hidden in _arrow_files(path))
+
+
+def _arrow_files(folder: Path) -> Iterator[tuple[str, bool]]:
+    """Each Arrow or Parquet file below a folder, and whether it is hidden, which `datasets` passes over."""
+    for file in folder.rglob("*"):
+        if file.suffix in ARROW_SUFFIXES:
+            parts = file.relative_to(folder).parts
+            yield os.path.join(*parts), any(part.startswith((".", "__")) for part in parts)
 
 
 def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:

@@ -198,8 +198,8 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
     encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8-sig")
     if encoding == "utf-8-sig" and b"\0" in head:
         raise ValueError(
-            f"{file} holds zero bytes in its first line, as UTF-16 without a byte-order mark does, or what is no "
-            f"text. If it is UTF-16, convert it: `iconv -f utf-16le -t utf-8 {file.name} > NEW`."
+            f"{file} is not UTF-8: it holds zero bytes near its beginning, as UTF-16 without a byte-order mark does, "
+            f"or what is no text. UTF-16 is converted by `iconv -f utf-16le -t utf-8 {file.name} > NEW`."
         )
     try:
         with opened(file, "rt", encoding=encoding, newline=newline) as text:

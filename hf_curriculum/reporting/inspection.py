@@ -19,6 +19,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
 from hf_curriculum.data.conversations import transcript
 from hf_curriculum.data.image_files import list_lengths, stored_images, with_stored
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.left_out import left_out_of
 from hf_curriculum.html_table import html_table
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.score_mixture import MIN_DISTINCT, MIN_SCORES, fit_score_mixture
@@ -68,12 +69,14 @@ class Inspection:
         correlations: Spearman's rank correlation of each two scores over the rows that have both, float64,
             shape (scores, scores), NaN where it is undefined; both scores counted from their easy end, so that 1 means
             that they call the same examples easy.
+        left_out: what reading the source left out, "" for nothing.
     """
 
     num_rows: int
     num_images: int | None
     scores: tuple[ScoreSummary, ...]
     correlations: np.ndarray
+    left_out: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON-able mapping; NaN becomes None."""
@@ -83,6 +86,7 @@ class Inspection:
             "num_images": self.num_images,
             "scores": [asdict(score) for score in self.scores],
             "correlations": matrix,
+            "left_out": self.left_out,
         }
 
     def _score_table(self) -> tuple[list[str], list[tuple[object, ...]]]:
@@ -111,6 +115,8 @@ class Inspection:
         """A page with the distributions, the correlations and galleries of both ends of the inspected data set."""
         report = Report(title, "A scored data set")
         report.add_facts({"rows": self.num_rows, "images": self.num_images or "unknown", "scores": len(self.scores)})
+        if self.left_out:
+            report.add_text("Left out while reading", self.left_out)
         report.add_table("Scores", *self._score_table())
         if len(self.scores) > 1:
             names = [score.column for score in self.scores]
@@ -174,7 +180,7 @@ def inspect_scores(dataset: Dataset, columns: Sequence[str] | None = None, *, ex
     )
     signed = [scores if end == "low" else -scores for scores, end in zip(values, easy, strict=True)]
     matrix = np.array([[rank_correlation(one, other) for other in signed] for one in signed])
-    return Inspection(len(dataset), _num_images(dataset), summaries, matrix)
+    return Inspection(len(dataset), _num_images(dataset), summaries, matrix, left_out_of(dataset))
 
 
 def _num_images(dataset: Dataset) -> int | None:

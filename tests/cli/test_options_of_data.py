@@ -38,9 +38,9 @@ def test_score_with_every_option(scoring, tmp_path):
     words += ["--images", "none", "--column", "caption=a,b", "--column", "image=c", "--no-check-images"]
     words += ["--drop-empty", "--allow-outside", "--download", "--objects", "boxes.json", "--num-proc", 2]
     words += ["--num-workers", 3, "--batch-size", 7, "--part-rows", 11, "--parts", parts, "--overwrite"]
-    words += ["--side-file", side, "--json"]
+    words += ["--side-file", side, "--json", "--bad-rows", "drop"]
     found = done("score", "source", out, *words, "--hold-out", 0.5)
-    reading = {"images": False, "check_images": False, "allow_outside": True, "download": True}
+    reading = {"images": False, "check_images": False, "allow_outside": True, "download": True, "bad_rows": "drop"}
     columns = {"caption": ["a", "b"], "image": "c"}
     assert scoring["load"].calls == [
         (("source",), {"columns": columns, "num_proc": 2, "objects": "boxes.json", **reading})
@@ -55,14 +55,15 @@ def test_score_with_every_option(scoring, tmp_path):
     }  # fmt: skip
     assert scoring["save"].calls == [(("scored", ["caption_length", "word_rarity"], out, side, True), {})]
     assert parts.is_dir()
-    assert (found.output, scoring["bars"].calls) == ("", [((), {})])
+    assert (found.output, scoring["bars"].calls) == ("1 row, the first:\n  0  a\n", [((), {})])
 
 
 def test_score_without_options(scoring, tmp_path):
     (tmp_path / "out.parts").mkdir()
     done("score", "source", tmp_path / "out")
     reading = {"images": None, "check_images": True, "allow_outside": False, "download": False, "objects": None}
-    assert scoring["load"].calls == [(("source",), {"columns": None, "num_proc": None, **reading})]
+    reading |= {"columns": None, "num_proc": None, "bad_rows": "error"}
+    assert scoring["load"].calls == [(("source",), reading)]
     [(given, named)] = scoring["score"].calls
     assert given[0]["caption"][:] == TEXTS["caption"]
     assert ([list(scorer.outputs) for scorer in given[1]], given[2]) == ([["noun_count"]], tmp_path / "out.parts")
@@ -131,7 +132,25 @@ def test_an_interrupted_scoring_says_how_to_go_on(scoring, tmp_path, monkeypatch
     found = result("score", "source", tmp_path / "out")
     assert (found.exit_code, found.stdout) == (130, "")
     kept = f"Finished parts are kept in {tmp_path / 'out.parts'}; the same command continues:"
-    assert found.stderr.splitlines()[1:3] == [f"Interrupted. {kept}", "  hf-curriculum score 'a source' out"]
+    assert found.stderr.splitlines()[:4] == ["3 rows, the first:", "  0  a", "  1  ", "  2  b c"]
+    assert found.stderr.splitlines()[5:7] == [f"Interrupted. {kept}", "  hf-curriculum score 'a source' out"]
+
+
+def test_what_is_read_is_shown_first(tmp_path):
+    lines = [{"filepath": f"{row}.jpg", "title": f"a dog {row}"} for row in range(4)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{broken\n")
+    words = ["score", tmp_path / "x.jsonl", tmp_path / "out", "--images", "none", "--bad-rows"]
+    refused = result(*words, "error")
+    assert refused.exit_code == 1
+    assert "x.jsonl: Line 5 is not JSON" in refused.stderr
+    found = done(*words, "drop").stderr.splitlines()
+    taken = "read image ← filepath, caption ← title; `columns` names others (hf-curriculum score: --column)."
+    assert found[0] == f"{tmp_path / 'x.jsonl'}: {taken}"
+    start = found.index("4 rows, the first:")
+    assert found[start + 1 : start + 4] == [f"  {row}.jpg  a dog {row}" for row in range(3)]
+    page = done("inspect", tmp_path / "out", "--html", tmp_path / "page")
+    for text in (page.stdout, (tmp_path / "page" / "report.html").read_text()):
+        assert "x.jsonl, left out: rows that cannot be read: 1 (Line 5 is not JSON" in text
 
 
 def test_what_was_scored_is_saved_printed_and_suggested(tmp_path):

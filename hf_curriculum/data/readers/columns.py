@@ -35,7 +35,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     CAPTION: ("caption", "captions", "text", "sentences", "txt"),
     IMAGE_ID: ("image_id",),
 }
-"""Names looked for, in this order, without `columns`. The one used is logged if it is not ours."""
+"""Names looked for, in this order, without `columns`. Those used are logged."""
 
 
 def validate_mapping(columns: Columns | None) -> None:
@@ -73,6 +73,9 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
         remedy="Name yours: columns={'image': ..., 'caption': ..., 'image_id': ...}, or images=False for text alone "
         "(hf-curriculum score: --column caption=..., --images none).",
     )
+    request.taken.update(
+        {ours: one if isinstance(one, str) else ", ".join(one) for ours, one in theirs.items() if one}
+    )
     renamed = {theirs[name]: name for name in (IMAGE, IMAGE_ID) if theirs[name]}
     if len(captions) == 1:
         renamed[captions[0]] = CAPTION
@@ -99,8 +102,6 @@ def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str
     taken: str | Sequence[str] | None = next(iter(find_alias(found, aliases)), None)
     if taken is None and name == CAPTION:
         taken = numbered_captions(found) or None
-    if taken not in (None, name):
-        logger.info("Column `%s` is taken for `%s`; name another with columns={'%s': ...}.", taken, name, name)
     return taken
 
 

@@ -12,12 +12,15 @@ from typing import Any
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import RepeatedKeyError
 from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
     CAPTION_PATTERNS,
+    IMAGE_FOLDERS,
     IMAGE_SUFFIXES,
+    JSON,
+    TABLES,
+    count_hidden,
     find_caption_file,
     find_image_folder,
     find_only_json,
@@ -28,6 +31,7 @@ from hf_curriculum.data.readers.folder import (
     walk_images,
 )
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.data.readers.rows import named, read_content
 from hf_curriculum.data.readers.tables import (
     CAPTION_FIELDS,
     FILE_FIELDS,
@@ -35,7 +39,6 @@ from hf_curriculum.data.readers.tables import (
     Records,
     find_alias,
     read_caption_table,
-    read_records,
     table_fields,
     validate_names,
 )
@@ -71,6 +74,8 @@ def read_caption_files(request: Request) -> dict[str, Dataset]:
     request.validate_options()
     tables: dict[str, tuple[dict[str, Any], Path]] = {}
     for folder_split, file in _caption_files(request.path).items():
+        if request.path.is_dir() and file.is_file():
+            count_hidden(file.parent, (*TABLES, *JSON), request.left_out)
         if not request.allow_outside and file != request.path:
             validate_inside([str(file)], [request.path], request.path)
         for file_split, table in _parse(file, request).items():
@@ -99,20 +104,23 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
     content = _texts_beside_images(path, request) if path.is_dir() else content_of(path, request)
     if is_karpathy(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
-        return _named(path, lambda: read_karpathy(content, restval=restval))
+        return named(path, lambda: read_karpathy(content, restval=restval))
     validate_unused(
         {} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split"
     )
     if is_coco(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
-        return {UNSPLIT: _named(path, lambda: read_coco(content))}
-    records = _rows_by_name(content, request) if isinstance(content, Mapping) else content
+        return {UNSPLIT: named(path, lambda: read_coco(content))}
+    records = named(path, lambda: _rows_by_name(content, request)) if isinstance(content, Mapping) else content
     rows = [row for row in records if isinstance(row, Mapping)] if isinstance(records, Records) else []
+    if isinstance(records, Records) and records.header and not rows:
+        raise ValueError(f"{path} has the header {records.header} and no row that can be read. Look at the file.")
     found = dict.fromkeys(field for row in rows for field in row)
     fields = table_fields(found, columns, text_alone=request.images is False) if rows else None
     if fields is None:
         raise _unrecognised(path, request, list(found) if rows or content == [] else content)
-    return {UNSPLIT: _named(path, lambda: read_caption_table(records, fields, request.reject, request.left_out))}
+    request.taken.update({ours: ", ".join(theirs) for ours, theirs in fields.items() if theirs})
+    return {UNSPLIT: named(path, lambda: read_caption_table(records, fields, request.reject, request.left_out))}
 
 
 def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | None:
@@ -121,13 +129,34 @@ def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | Non
         return Records([content])
     values, named = list(content.values()), all(name.lower().endswith(IMAGE_SUFFIXES) for name in content)
     if values and all(isinstance(value, Mapping) and table_fields(value, text_alone=True) for value in values):
-        return Records({**value, FILE_NAME: name} for name, value in content.items())
-    lists = all(isinstance(value, list) and all(isinstance(one, str) for one in value) for value in values)
-    if values and (
-        lists or ((named or request.images is not None) and all(isinstance(value, str) for value in values))
-    ):
-        return Records({FILE_NAME: name, CAPTION: value} for name, value in content.items())
-    return None
+        values = [dict(value) for value in values]
+    elif values and all(map(_is_captions, values)):
+        if not named and not request.images:
+            return None  # any object of texts looks so
+        values = [{CAPTION: value} for value in values]
+    else:
+        return None
+    files = {} if named or request.images is False else _by_bare_name(request)
+    for name, value in zip(content, values, strict=True):
+        if len(files.get(name, ())) > 1:
+            raise ValueError(f"{name!r} is the name of {files[name]}, and it is not known which is meant. Correct it.")
+        value |= {FILE_NAME: next(iter(files.get(name, ())), name), IMAGE_ID: value.get(IMAGE_ID, name)}
+    return Records(values)
+
+
+def _is_captions(value: Any) -> bool:
+    return all(isinstance(one, str) for one in (value if isinstance(value, list) else [value]))
+
+
+def _by_bare_name(request: Request) -> dict[str, list[str]]:
+    """Names of images, from the folder that they are looked for in, by the same without their endings."""
+    beside = request.path if request.path.is_dir() else request.path.parent
+    places = [Path(request.images)] if request.images else [*(beside / name for name in IMAGE_FOLDERS), beside]
+    folder, found = next(place for place in (*places, beside) if place.is_dir()), {}
+    for image, _ in walk_images(folder):
+        name = image.relative_to(folder)
+        found.setdefault(name.with_suffix("").as_posix(), []).append(name.as_posix())
+    return found
 
 
 def _unrecognised(path: Path, request: Request, found: Any) -> ValueError:
@@ -179,27 +208,12 @@ def _texts_beside_images(folder: Path, request: Request) -> Records:
     return rows
 
 
-def _named(path: Path, read: Callable[[], Any]) -> Any:
-    """What is read; an error names the file and is in words."""
-    try:
-        return read()
-    except RepeatedKeyError as error:
-        raise ValueError(f"{path}: {error}, and it is not known which value is meant. Correct it.") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        plain = str(error) if isinstance(error, ValueError) else f"A field is missing or of another kind ({error!r})."
-        raise ValueError(f"{path}: {plain}") from error
-
-
 def content_of(path: Path, request: Request) -> Any:
     """What a file of JSON, JSON Lines, or a table of text holds: `Records` where it has rows."""
     suffix = ending(path).lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
-    with open_text(path, newline="") as file:
-        text = file.read()
-    return _named(path, lambda: read_records(text, suffix, request.reject, request.left_out))
+    return read_content(path, request.reject, request.left_out)
 
 
 def _with_images(table: dict[str, Any], source: Path, request: Request) -> Dataset:
@@ -209,13 +223,14 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
     caption_file = source / "_" if source.is_dir() else source
     if request.download or (folder is None and names and is_address(names[0])):
         return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, request.download)
+    if folder is not False:
+        validate_names(names, source)
     if folder is None:
         folder = find_image_folder(caption_file, names)
         if folder is None:
             logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
     if folder is None or folder is False:
         return Dataset.from_dict(table)
-    validate_names(names, source)
     paths = locate_images(Path(folder), names)
     if not request.allow_outside:
         validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)

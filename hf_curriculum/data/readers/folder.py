@@ -91,12 +91,19 @@ def find_only_json(folder: Path) -> Path | None:
     return find_only_table(folder, JSON)
 
 
+def count_hidden(folder: Path, endings: tuple[str, ...], left_out: LeftOut) -> None:
+    """Counts the hidden files of a folder that would be read if they were not hidden."""
+    hidden = [name for name in os.listdir(folder) if name.startswith(".") and name.lower().endswith(endings)]
+    left_out.add("hidden files (never read)", len(hidden), hidden and hidden[0])
+
+
 def walk_images(folder: Path, left_out: LeftOut | None = None) -> Iterator[tuple[Path, Path | None]]:
     """Each image of a folder and its folders, and the text beside it or None; hidden ones are counted."""
     for place, folders, names in os.walk(folder):
-        hidden = [name for name in (*folders, *names) if name.startswith(".")]
         if left_out is not None:
-            left_out.add("hidden files and folders", len(hidden), hidden and os.path.join(place, hidden[0]))
+            count_hidden(Path(place), IMAGE_SUFFIXES, left_out)
+            hidden = [name for name in folders if name.startswith(".")]
+            left_out.add("hidden folders (never read)", len(hidden), hidden and hidden[0])
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         there = set(names)
         for name in sorted(names):

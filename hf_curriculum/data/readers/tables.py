@@ -32,11 +32,12 @@ _TOKEN_LINE = re.compile(rf"[^\t]*(?:{'|'.join(map(re.escape, IMAGE_SUFFIXES))})
 
 
 class Records(list[Any]):
-    """The rows of a file, and the line of each where it has lines."""
+    """The rows of a file, and the line of each where it has lines, and its header where it has one."""
 
-    def __init__(self, rows: Iterable[Any] = (), lines: Iterable[int] = ()) -> None:
+    def __init__(self, rows: Iterable[Any] = (), header: Iterable[str] = ()) -> None:
         super().__init__(rows)
-        self.lines = list(lines)
+        self.lines: list[int] = []
+        self.header = list(header)
 
     def place(self, row: int) -> str:
         """Where a row is, as an error names it."""
@@ -94,7 +95,7 @@ def _parse_line(line: str) -> Any:
     except RepeatedKeyError as error:
         raise ValueError(f"not clear: {error}") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error}), and JSON Lines have one object per line") from error
+        raise ValueError(f"not JSON, one object per line ({error.msg}, character {error.pos + 1})") from error
 
 
 def _parse_token_line(line: str) -> dict[str, Any]:
@@ -156,7 +157,7 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
         )
     named = [(name, place) for place, name in enumerate(header) if name]
     nameless = [place for place, name in enumerate(header) if not name]
-    found, unnamed = Records(), False
+    found, unnamed = Records(header=[name for name, _ in named]), False
     for number, cells in rows:
         while len(cells) > len(header) and not cells[-1]:  # a separator too many is no cell
             cells.pop()
@@ -288,6 +289,7 @@ def read_caption_table(
         table.pop(FILE_NAME)
         if not fields[IMAGE_ID]:
             table.pop(IMAGE_ID)
+    table[CAPTION] = pa.array(table[CAPTION], pa.string())
     used = {field for named in fields.values() for field in named}
     for name in {FILE_NAME, CAPTION, IMAGE_ID, IMAGE} - used:
         left_out.add(f"field `{name}` (the name of a column of ours)", sum(name in row for row in rows))
@@ -340,9 +342,11 @@ def shared_scalars(
     """
     names = dict.fromkeys(name for record in records for name in record)
     columns = {}
-    for name in names.keys() - set(without):
+    for name in filter({*names}.difference(without).__contains__, names):
         values = [record.get(name) for record in records]
         try:
+            if len({key for value in values for key in _keys(value)}) > _MOST_KEYS:
+                raise TypeError
             columns[name] = pa.array(values)
             if pa.types.is_null(columns[name].type):
                 why = "no value in any row"
@@ -350,13 +354,29 @@ def shared_scalars(
                 why = "objects without fields"
             else:
                 continue
-        except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):
-            why = "values of several types, or numbers of more than 64 bits"
+        except OverflowError:
+            why = "numbers of more than 64 bits"
+        except (pa.ArrowException, TypeError, ValueError, RecursionError):
+            why = "values of several types, or objects of many keys"
         columns.pop(name, None)
         if left_out is not None:
             rows = sum(name in record for record in records)
             left_out.add(f"field `{name}` ({why})", rows, next((value for value in values if value is not None), None))
-    return {name: columns[name] for name in names if name in columns}
+    return columns
+
+
+_MOST_KEYS = 256
+"""Keys of a field's objects that become columns of Arrow; with more, the objects are tables themselves."""
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """The keys of the objects in a value, at any depth."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list) and {dict, list} & set(map(type, value)):
+        for inner in value:
+            yield from _keys(inner)
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:
@@ -372,6 +392,6 @@ def validate_names(names: Iterable[str | None], source: object) -> None:
     if first.startswith("data:image/") or (len(first) > 1000 and re.fullmatch(r"[\w+/=\s-]+", first)):
         raise ValueError(
             f"{source} holds images as base64, {first[:30]!r}..., and names of files or bytes are read. Decode them: "
-            "load it with `datasets`, dataset.map(lambda row: {'image': base64.b64decode(row['image'])}), and pass "
-            "that."
+            "load it with `datasets`, dataset.map(lambda row: {'image': base64.b64decode("
+            "row['image'].rpartition(',')[2])}), and pass that."
         )

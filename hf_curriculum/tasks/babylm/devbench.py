@@ -236,8 +236,8 @@ def read_human(file: Path, texts: Sequence[str], width: int) -> dict[str, tuple[
         own = found.setdefault(row.get("age_bin") or ALL_AGES, {})
         if at in own:
             raise ValueError(
-                f"{file}, row {number} is of trial {at + 1}, which a row before it has for the same age. Which of them "
-                "people chose is not known. Remove one."
+                f"{file}, row {number} is of trial {at + 1}, which a row before it has for the same age. What people "
+                "chose is not known. Remove one."
             )
         if at is not None:
             own[at] = _shares(row, width, file, number)

@@ -525,10 +525,9 @@ def _read_values(path: str | PathLike[str], name: str) -> dict[str, float]:
     """Image id → one value of a `per_image.csv`."""
     file = _file_in(path, PER_IMAGE_FILE)
     rows, found = read_rows(file, kind=".csv"), {}
-    header = list(rows[0]) if rows else []
-    if missing := {IMAGE_ID, name} - set(header):
+    if missing := {IMAGE_ID, name} - set(rows.header):
         raise ValueError(
-            f"{file} has no column {sorted(missing)}; it has {header}. Images are divided by the vanilla model's "
+            f"{file} has no column {sorted(missing)}; it has {rows.header}. Images are divided by the vanilla model's "
             f"`{name}`: take the {PER_IMAGE_FILE} of `evaluate --suite captions` with BLEU."
         )
     for row, number in zip(rows, rows.lines, strict=True):

@@ -48,7 +48,8 @@ class TestTables:
             {"file_name": "b.jpg", "width": 9, "captions": ["كلب يجري", "Un chien à l'œil vif\u2028."]},
         )
         rows = load_captioned(folder)
-        assert rows.column_names == ["image", "caption", "image_id", "file_name", "width"]
+        assert rows.column_names == ["image", "caption", "image_id", "file_name", "width", "tags"]
+        assert rows["tags"][:] == [["x"], ["x"], None, None]
         assert rows["caption"][:] == ["A dog.", "犬 🐕", "كلب يجري", "Un chien à l'œil vif\u2028."]
         assert rows["image_id"][:] == ["a.jpg", "a.jpg", "b.jpg", "b.jpg"]
         assert rows["width"][:] == [8, 8, 9, 9]
@@ -184,13 +185,15 @@ class TestTables:
         save_lines(folder / "captions.jsonl", {"image": "b.jpg", "file_name": "a.jpg", "text": "A dog."})
         assert paths(load_captioned(folder)) == [str(folder / "images" / "a.jpg")]
 
-    def test_fields_that_only_some_rows_have_are_left_out(self, folder):
+    def test_fields_that_only_some_rows_have_are_null_in_others(self, folder):
         save_lines(
             folder / "captions.jsonl",
             {"file_name": "a.jpg", "text": "A dog.", "mixed": 1, "some": 2, "huge": 2**70},
             {"file_name": "b.jpg", "text": "A cat.", "mixed": "1", "huge": 1},
         )
-        assert load_captioned(folder).column_names == ["image", "caption", "image_id", "file_name"]
+        rows = load_captioned(folder)
+        assert rows.column_names == ["image", "caption", "image_id", "file_name", "some"]
+        assert rows["some"][:] == [2, None]
 
     def test_empty_captions_are_counted(self, folder, caplog):
         save_lines(folder / "captions.jsonl", {"file_name": "a.jpg", "captions": ["", None, "A dog."]})
@@ -200,13 +203,13 @@ class TestTables:
     @pytest.mark.parametrize(
         ("text", "match"),
         [
-            ('{"file_name": "a.jpg", "text": "x"}\n{broken\n', r"Line 2 is not JSON .*\{broken"),
-            ('{"file_name": "a.jpg", "text": "x"}\n["a.jpg"]\n', r"Row 2 of the caption table is \['a\.jpg'\]"),
+            ('{"file_name": "a.jpg", "text": "x"}\n{broken\n', r"Line 2 is not JSON, one object per line .*\{broken"),
+            ('{"file_name": "a.jpg", "text": "x"}\n["a.jpg"]\n', r"Line 2 is \['a\.jpg'\]"),
             (
                 '{"file_name": "a.jpg", "text": "x"}\n{"text": "y"}\n',
-                "Row 2 of the caption table has the `file_name` None",
+                "Line 2 has the `file_name` None",
             ),
-            ('{"file_name": "a.jpg", "text": 3}\n', r"Row 1 of the caption table has the caption 3 in \['text'\]"),
+            ('{"file_name": "a.jpg", "text": 3}\n', r"Line 1 has the caption 3 in \['text'\]"),
         ],
     )
     def test_broken_json_lines(self, folder, text, match):

@@ -294,7 +294,7 @@ def test_errors_of_the_suite(tmp_path):
     RetrievalSuite(pairs([2, 1]))(ScoreMatrix(np.ones((3, 2)))).write(tmp_path)
     assert read_ranks(tmp_path).image.tolist() == [2, 2, 2]
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"other\.csv has the columns \['a', 'b'\], and ranks have"):
+    with pytest.raises(ValueError, match=r"other\.csv has 1 rows of the columns \['a', 'b'\], and ranks have"):
         read_ranks(tmp_path / "other.csv")
     for rows in (
         "text,a,b,x",

@@ -212,7 +212,7 @@ def test_tables_that_do_not_say_which_column_is_which(tmp_path):
     with pytest.raises(ValueError, match=r"`columns` has the keys \['kind'\]"):
         load_labelled(file, columns={"kind": "label"})
     file.write_text("file_name,label\na.png,dog\na.png,\n")
-    with pytest.raises(ValueError, match="Line 3 of .* has no 'label'"):
+    with pytest.raises(ValueError, match=r"Line 3 of .* has no 'label'"):
         load_labelled(file)
     file.write_text("file_name,label\na.png,dog\n")
     with pytest.raises(ValueError, match=r"has the classes \['dog'\], which are not among the 1 that `classes`"):
@@ -233,6 +233,9 @@ def test_tables_and_names_that_cannot_be_read(tmp_path):
         (tmp_path / "labels.csv").write_bytes(content)
         with pytest.raises(ValueError, match=message):
             load_labelled(tmp_path / "labels.csv")
+    (tmp_path / "labels.jsonl").write_text("[1]\n")
+    with pytest.raises(ValueError, match=r"labels\.jsonl: Line 1 is \[1\], and an object with fields is needed"):
+        load_labelled(tmp_path / "labels.jsonl")
     for name in ("a", "b"):
         write(tmp_path / f"{name}.png")
     (tmp_path / "labels.csv").write_text("image,label\na.png,1_0\nb.png,10\n")
@@ -291,7 +294,7 @@ def test_what_is_not_read_is_counted(tmp_path, caplog):
     (tmp_path / "cat" / "._1.png").write_bytes(b"\0\5\x16\7")
     (tmp_path / "dog" / "2.jfif").write_bytes((tmp_path / "dog" / "1.png").read_bytes())
     assert rows(load_labelled(tmp_path)) == [("cat/1.png", "cat"), ("dog/1.png", "dog")]
-    assert "hidden files: 2" in caplog.text
+    assert "hidden files and folders: 2 (._1.png, for example)" in caplog.text
     assert "files that do not end in .bmp" in caplog.text
     assert "images outside of the folders of classes: 1 " in caplog.text
     (tmp_path / "t.jsonl").write_text(
@@ -521,7 +524,7 @@ def test_columns_of_a_table_that_are_not_read(tmp_path):
     assert data.column_names == ["image", "label", "camera", "image_id"]
     assert (data["image_id"][:], class_names(data), data["camera"][:]) == (["007"], ["01"], [1.5])
     (tmp_path / "t.csv").write_text("file_name,label\n")
-    with pytest.raises(ValueError, match=r"has the columns \[\] and 0 rows"):
+    with pytest.raises(ValueError, match=r"has the columns \['file_name', 'label'\] and 0 rows"):
         load_labelled(tmp_path / "t.csv")
 
 

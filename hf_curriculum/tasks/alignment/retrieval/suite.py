@@ -364,9 +364,11 @@ def _read(path: str | PathLike[str]) -> tuple[list[tuple[str, ...]], RetrievalRa
             f"{RANKS_FILE} into FOLDER: name either."
         )
     entries = read_rows(file, kind=".csv")
-    if not entries or tuple(entries[0]) != _COLUMNS:
-        found = list(entries[0]) if entries else []
-        raise ValueError(f"{file} has the columns {found}, and ranks have {list(_COLUMNS)}. Name another file.")
+    if not entries or tuple(entries.header) != _COLUMNS:
+        raise ValueError(
+            f"{file} has {len(entries)} rows of the columns {entries.header}, and ranks have {list(_COLUMNS)}. Name "
+            "another file."
+        )
     kinds, ids = [entry["query"] for entry in entries], [entry[IMAGE_ID] for entry in entries]
     texts = kinds.count("text")
     images = {image_id: row for row, image_id in enumerate(ids[texts:])}

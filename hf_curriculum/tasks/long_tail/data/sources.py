@@ -102,7 +102,7 @@ def class_folders(path: Path, left_out: LeftOut | None = None) -> dict[str, dict
         found[split] = {"file_name": files, LABEL: labels}
         loose = [file for file in visible_files(folder) if file.suffix.lower() in IMAGE_SUFFIXES]
         if left_out is not None and files:
-            left_out.add("images outside of the folders of classes", len(loose), next(iter(loose), None))
+            left_out.add("images outside of the folders of classes", len(loose), loose and loose[0].name)
     empty = [name for name, size in sizes.items() if not size]
     if not any(sizes.values()):
         return {}
@@ -146,7 +146,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None, left_out: LeftOut)
     if ending(path) not in TABLE_SUFFIXES:
         raise ValueError(f"load_labelled does not read {path}. {RULES}")
     rows = read_rows(path, left_out)
-    found = list(dict.fromkeys(field for row in rows for field in row))
+    found = list(dict.fromkeys([*rows.header, *(field for row in rows for field in row)]))
     theirs = {name: find_column(found, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
     missing = [name for name in (IMAGE, LABEL) if theirs[name] is None]
     if missing or not rows:

@@ -98,8 +98,8 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
     if path.suffix.lower() == ".csv":
         if not found or not {"class", "prompt"} <= found[0].keys():
             raise ValueError(
-                f"{path} has the columns {list(found[0]) if found else []}. A table of prompts has the columns `class` "
-                "and `prompt`. Rename them."
+                f"{path} has the columns {found.header} and {len(found)} rows. A table of prompts has the columns "
+                "`class` and `prompt`. Rename them."
             )
         rows, found = found, {}
         for row in rows:
