@@ -13,6 +13,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, concatenate_datasets
 
 from hf_curriculum.config import complete_folder, kind_of, read_json, reading
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.readers.outside_files import load_saved
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
@@ -213,7 +214,8 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
     Raises:
         TypeError: something that is not a `Dataset`.
         ValueError: no data set is given; a score's easy end differs, or its scorer with `same_scorer`; it has no
-            provenance in one data set, or has changed since it was recorded.
+            provenance in one data set, or has changed since it was recorded. Or an `image_id` stands for other images
+            in another of them.
 
     Example:
         >>> joined = concat_scored([scored_in_spring, scored_in_autumn])  # doctest: +SKIP
@@ -239,6 +241,7 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
         attach_provenance(part, {column: merged[column] for column in made})
         for part, made in zip(datasets, found, strict=True)
     ]
+    validate_image_ids(*datasets)
     return attach_provenance(concatenate_datasets(parts), merged)
 
 

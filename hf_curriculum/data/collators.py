@@ -14,6 +14,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.data.identity import validate_same_image
 from hf_curriculum.data.image_inputs import FeatureInputs, ImageInputs, PixelInputs, RegionInputs
 from hf_curriculum.data.regions.base import Regions
 
@@ -176,6 +177,7 @@ class CaptionCollator:
                     "image: different images would be taken for one. Give every row the id of its image."
                 )
             prepared["row"] = self.image_inputs.draw(example)
+            prepared["stored"] = example.get(getattr(self.image_inputs, "image_column", None))
         elif self.image_inputs is not None:
             prepared["image"] = example if self.image_inputs.by_batch else self.image_inputs.read(example)
         return prepared
@@ -228,6 +230,10 @@ class CaptionCollator:
         places: dict[str, int] = {}
         index = [places.setdefault(item["image_id"], len(places)) for item in prepared]
         firsts = [prepared[index.index(place)]["row"] for place in range(len(places))]
+        for image_id, place in places.items():
+            validate_same_image(
+                image_id, [item["stored"] for item, own in zip(prepared, index, strict=True) if own == place]
+            )
         drawn = self.image_inputs.without_augmentation()
         return drawn.batch(firsts) | {"image_index": torch.tensor(index)}
 

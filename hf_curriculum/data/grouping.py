@@ -14,6 +14,7 @@ from datasets import Dataset, DatasetDict, Image, List, Value
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, TOKENS, require_columns
 from hf_curriculum.data.captions import group_codes, holds_text
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.provenance import append_columns, read_column, read_provenance, validate_choice
 from hf_curriculum.rng import hash64
 
@@ -44,13 +45,14 @@ def one_row_per_image(dataset: Dataset) -> Dataset:
 
 
 def image_codes(dataset: Dataset) -> np.ndarray:
-    """Numbers the images in order of first appearance: int64 (rows,); a `ValueError` where an id is missing."""
+    """Numbers the images in order of first appearance: int64 (rows,); ids may not be missing, nor stand for two."""
     require_columns(
         dataset.column_names,
         [IMAGE_ID],
         reader="It says which captions belong to the same image.",
         remedy="Add it; with one caption per image any unique string will do.",
     )
+    validate_image_ids(dataset)
     return group_codes(read_column(dataset, IMAGE_ID))
 
 

@@ -104,6 +104,12 @@ def open_header(file: str | PathLike[str] | io.BytesIO) -> Image.Image:
 
 def image_size(image: Any) -> tuple[int, int] | tuple[None, None]:
     """Width and height of an image as `to_rgb` has it, from the header where it is a file; None if unreadable."""
+    size, orientation = image_frame(image)
+    return (None, None) if size is None else upright_size(size, orientation)
+
+
+def image_frame(image: Any) -> tuple[tuple[int, int] | None, int]:
+    """Width and height as they are stored, and EXIF's orientation, 1 to 8; None and 1 if unreadable."""
     source = image
     if isinstance(image, dict):
         source = image.get("path") if image.get("bytes") is None else image["bytes"]
@@ -111,16 +117,21 @@ def image_size(image: Any) -> tuple[int, int] | tuple[None, None]:
         if isinstance(source, (bytes, bytearray)):
             source = io.BytesIO(source)
         elif not isinstance(source, str) or "://" in source:
-            return to_rgb(image).size
+            return to_rgb(image).size, 1
         with open_header(source) as opened:
             known = opened.format != "PNG" or "exif" in opened.info  # Pillow decodes a PNG to look for more
-            turned = known and opened.getexif().get(Base.Orientation, 1) in _SIDEWAYS
+            orientation = opened.getexif().get(Base.Orientation, 1) if known else 1
             size = opened.size
             if opened.format == "TIFF":  # some versions of Pillow have turned its size already
                 size = opened.tag_v2[Base.ImageWidth], opened.tag_v2[Base.ImageLength]
-            return size[::-1] if turned else size
+            return size, orientation if orientation in range(1, 9) else 1
     except (UnreadableImageError, *DECODING_ERRORS):
-        return None, None
+        return None, 1
+
+
+def upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """Width and height of an image that is stored in an orientation, upright."""
+    return size[::-1] if orientation in _SIDEWAYS else size
 
 
 _SIDEWAYS = (5, 6, 7, 8)  # orientations in EXIF that exchange width and height

@@ -16,6 +16,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import kind_of, special_file
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
@@ -201,13 +202,15 @@ def validate_unused(options: Mapping[str, Any], because: str) -> None:
 def keep_readable(
     splits: dict[str, Dataset], decode: bool, *, column: str = IMAGE, **options: Any
 ) -> dict[str, Dataset]:
-    """The splits without unreadable images; where these are not decoded, no image may be a FIFO or a device."""
+    """The splits without unreadable images, ids of one image each; where none is decoded, none may be a FIFO."""
     with_images = {name: part for name, part in splits.items() if column in part.column_names}
     if decode:
-        return splits | drop_unreadable_images(with_images, column=column, **options)
+        with_images = drop_unreadable_images(with_images, column=column, **options)
     for part in with_images.values():
-        validate_regular_files(part, column)
-    return splits
+        if not decode:
+            validate_regular_files(part, column)
+        validate_image_ids(part, column=column)
+    return splits | with_images
 
 
 def one_or_all(splits: dict[str, Dataset]) -> Dataset | DatasetDict:

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.collators import CaptionCollator
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
 from hf_curriculum.models.base import evaluation_mode, image_placeholder
 
@@ -235,6 +236,7 @@ def _image_ids(dataset: Dataset) -> list[str]:
         reader="It says which captions belong to the same image.",
         remedy="Add it; with one caption per image any unique string will do.",
     )
+    validate_image_ids(dataset)
     ids = dataset.with_format(None).select_columns(IMAGE_ID)[:][IMAGE_ID]
     missing = sum(image_id is None for image_id in ids)
     if missing:

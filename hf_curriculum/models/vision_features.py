@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, read_json, sole_writer, write_atomically
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
 from hf_curriculum.models.base import evaluation_mode
@@ -246,7 +247,7 @@ def _encode(
 
 def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray, np.ndarray]:
     """Keys of all images, sorted, and their positions, (2, images); split and row of each, (images, 2)."""
-    keys, sources = [], []
+    keys, sources, splits = [], [], list(splits)
     for number, split in enumerate(splits):
         require_columns(
             split.column_names,
@@ -262,6 +263,7 @@ def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray,
             )
         keys.append(np.fromiter((id_key(image_id) for image_id in ids), dtype=np.uint64))
         sources.append(np.stack([np.full(len(ids), number), np.arange(len(ids))], axis=1))
+    validate_image_ids(*splits, column=image_column)
     distinct, first = np.unique(np.concatenate(keys), return_index=True)
     positions = np.argsort(np.argsort(first)).astype(np.uint64)
     return np.stack([distinct, positions]), np.concatenate(sources)[np.sort(first)]

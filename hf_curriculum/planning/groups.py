@@ -8,9 +8,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from datasets import Dataset
 
-from hf_curriculum.columns import require_columns
+from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.planning.rows import bisect, chunks_of, is_file_order, row_type
 from hf_curriculum.provenance import numeric_column, read_column, score_values
 
@@ -199,6 +201,8 @@ def read_columns(dataset: Any, wanted: Mapping[str, Kind]) -> dict[str, np.ndarr
     features = getattr(dataset, "features", None) or {}
     read: dict[str, np.ndarray | Groups] = {}
     for name, kind in wanted.items():
+        if name == IMAGE_ID and isinstance(dataset, Dataset):
+            validate_image_ids(dataset)
         if kind in ("groups", "ids"):
             read[name] = read_groups(dataset, name, named=kind == "groups")
         elif kind == "score":

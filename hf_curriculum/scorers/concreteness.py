@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import at_least, kind_of
-from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.conversations import Part, Turns
-from hf_curriculum.provenance import read_column, validate_choice
+from hf_curriculum.data.grouping import image_codes
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import CaptionScorer, corpus_batches
 from hf_curriculum.scorers.text.length import word_splitter
 
@@ -278,7 +278,7 @@ def unit_embeddings(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray
     valid = values.is_valid().to_numpy()[rows]  # (rows,)
     if not valid.any():
         raise ValueError(f"No row has an embedding in `{column}`, so `{who}.fit` has nothing to compare.")
-    codes = group_codes(read_column(dataset, IMAGE_ID))
+    codes = image_codes(dataset)
     named, first = np.unique(codes[valid], return_index=True)
     images = np.full(codes.max() + 1, -1)
     images[named] = np.arange(len(named))

@@ -12,8 +12,8 @@ from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import at_least, kind_of
-from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.conversations import Turns
+from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.provenance import read_column, validate_choice
@@ -183,7 +183,7 @@ class Grounding(ModelLoss):
 
         if IMAGE_ID in dataset.column_names:
             ids = read_column(dataset, IMAGE_ID)
-            firsts = np.unique(group_codes(ids), return_index=True)[1]
+            firsts = np.unique(image_codes(dataset), return_index=True)[1]
             names = [str(value) for value in ids.take(firsts).to_pylist()]
             hashes = np.array([xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
         else:

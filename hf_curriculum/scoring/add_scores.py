@@ -21,6 +21,7 @@ from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
 from hf_curriculum.data.captions import group_codes
 from hf_curriculum.data.grouping import aggregate_per_image
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import stored_feature, with_stored
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.parts import PartFolder, data_digest
@@ -194,6 +195,7 @@ def _image_codes(dataset: Dataset) -> np.ndarray:
         reader="`per_image` aggregates the scores of the captions of one image, which share it.",
         remedy="Rename your column to it, or leave `per_image` out.",
     )
+    validate_image_ids(dataset)
     return group_codes(dataset.data.column(IMAGE_ID) if dataset._indices is None else read_column(dataset, IMAGE_ID))
 
 

@@ -133,6 +133,15 @@ class TestFeatures:
         assert [line.partition("\t")[2] for line in done.stdout.splitlines()] == expected
         assert done.stdout.startswith("2\t")
 
+    def test_files_that_would_be_one_image_of_the_store(self):
+        words = ("--features", tiny_models.region_archive(), "--max-new-tokens", "3")
+        done = result("caption", tiny_models.region_transformer(), "a/dog_1.jpg", "cat_0001.jpg", *words)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "'1' stands for 'a/dog_1.jpg' and 'cat_0001.jpg'" in " ".join(done.stderr.split())
+        done = result("caption", tiny_models.region_transformer(), "dog_1.jpg", "0.jpg", *words)
+        assert done.exit_code == 0, done.output
+        assert "1 images are looked up by the number in their name, dog_1.jpg as 1." in done.stderr
+
     def test_images_that_the_store_does_not_have(self):
         words = ("--features", tiny_models.region_archive(), "--max-new-tokens", "3", "--json")
         done = result("caption", tiny_models.region_transformer(), "7", "1", *words)

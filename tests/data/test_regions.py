@@ -24,6 +24,7 @@ from hf_curriculum.data.regions.tables import (
     SceneGraphTable,
     decode_floats,
     line_index_path,
+    read_sizes,
     write_line_index,
 )
 
@@ -336,12 +337,14 @@ def test_a_name_that_stands_for_two_images_is_refused(tmp_path):
         np.savez(tmp_path / "a.npz", **entries)
         with pytest.raises(ValueError, match=message):
             list(open_regions(tmp_path / "a.npz"))
-    scipy = pytest.importorskip("scipy.io")
-    boxes = np.empty(2, object)
-    boxes[:] = [BOXES, BOXES + 1]
-    scipy.savemat(tmp_path / "a.mat", {"boxes": boxes, "images": np.array(["1", "1"], object)})
-    with pytest.raises(ValueError, match="names an image twice in `images`"):
-        list(open_regions(tmp_path / "a.mat"))
+    scipy_io = pytest.importorskip("scipy.io")
+    boxes = cells(np.ones((1, 4)), np.ones((1, 4)))
+    scipy_io.savemat(tmp_path / "a.mat", {"boxes": boxes, "images": cells("x", "x")})
+    with pytest.raises(ValueError, match=r"boxes of 'x' twice .*leave one of them"):
+        open_regions(tmp_path / "a.mat")["x"]
+    (tmp_path / "a.hw.tsv").write_text("x\t4 5\nx\t4 5\nx\t5 4\n")
+    with pytest.raises(ValueError, match=r"two sizes, \(5\.0, 4\.0\) and \(4\.0, 5\.0\)"):
+        read_sizes(str(tmp_path / "a.hw.tsv"))
 
 
 def test_folders_that_are_none(tmp_path):

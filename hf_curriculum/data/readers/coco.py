@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePath
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pyarrow as pa
-from datasets import Dataset, concatenate_datasets
+import pyarrow.compute as pc
+from datasets import Dataset, Image, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, TOKENS
 from hf_curriculum.config import parse_json
+from hf_curriculum.data.identity import match_names, normalise_name
+from hf_curriculum.data.image_files import stored_images
+from hf_curriculum.data.readers.boxes import Annotated, Objects, Size, fit_objects
+from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.readers.tables import FILE_NAME, shared_scalars
 from hf_curriculum.data.text import open_text
 
@@ -33,8 +41,9 @@ def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
             f"The COCO file has {found}, and one `caption` per annotation is needed. COCO keeps captions in files of "
             "their own, captions_*.json; instances_*.json hold boxes, and are given with captions as `objects=`."
         )
-    images = {image["id"]: image for image in content["images"]}
-    known = [annotation for annotation in annotations if annotation["image_id"] in images]
+    images = _by_id(content["images"])
+    ids = [id_text(annotation["image_id"]) for annotation in annotations]
+    known = [annotation for annotation, image_id in zip(annotations, ids, strict=True) if image_id in images]
     if not known:
         raise ValueError(
             f"None of the {len(annotations)} captions of the COCO file belongs to one of its {len(images)} images "
@@ -46,14 +55,50 @@ def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
             len(annotations) - len(known),
             len(annotations),
         )
-    rows = [images[annotation["image_id"]] for annotation in known]
+    ids = [image_id for image_id in ids if image_id in images]
+    rows, names = [images[image_id] for image_id in ids], {key: _file_name(image) for key, image in images.items()}
     return {
-        FILE_NAME: [image["file_name"] for image in rows],
+        FILE_NAME: [names[image_id] for image_id in ids],
         CAPTION: [annotation["caption"] for annotation in known],
-        IMAGE_ID: [str(annotation["image_id"]) for annotation in known],
+        IMAGE_ID: ids,
         "caption_id": [str(annotation["id"]) if "id" in annotation else None for annotation in known],
         **shared_scalars(rows, without=("id", "file_name", IMAGE, CAPTION, IMAGE_ID)),
     }
+
+
+def id_text(number: Any) -> str:
+    """An id of COCO's as text: 9, 9.0 and "9" are one."""
+    if type(number) is float and number.is_integer():
+        number = int(number)
+    if type(number) is int or (type(number) is str and number):
+        return str(number)
+    raise ValueError(f"An id is {number!r:.80}, and whole numbers or texts are needed.")
+
+
+def _file_name(image: dict[str, Any]) -> str:
+    """The name of an image's file; LVIS's is in its address, after the host."""
+    name = image.get("file_name") or urlsplit(image.get("coco_url") or "").path.lstrip("/")
+    if not name or not isinstance(name, str):
+        raise ValueError(
+            f"The image {image.get('id')!r} has neither a `file_name` nor a `coco_url`, so its file is not known; it "
+            f"has {sorted(image)}. Write the names of files."
+        )
+    return name
+
+
+def _by_id(images: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Id → image; a `ValueError` where two images have one id."""
+    found: dict[str, dict[str, Any]] = {}
+    for image in images:
+        first = found.setdefault(id_text(image["id"]), image)
+        if first is not image and normalise_name(_file_name(first)) != normalise_name(_file_name(image)):
+            raise ValueError(
+                f"Two images have the id {image['id']!r}: {_file_name(first)!r} and {_file_name(image)!r}. Which of "
+                "them an annotation is of cannot be known. Files that number alike were joined: give the images of "
+                "each other ids (`image['id'] = f\"coco/{image['id']}\"`, and `image_id` of its annotations), or load "
+                "the files one by one."
+            )
+    return found
 
 
 SPLITS = {"val": "validation"}
@@ -149,8 +194,6 @@ OBJECTS = "objects"
 """The column of annotated objects: per row a list of `{"box": [left, top, right, bottom], "name": ...}`."""
 _BOX = [("box", pa.list_(pa.float32())), ("name", pa.string())]
 _FURTHER = [("area", pa.float32()), ("iscrowd", pa.bool_()), ("difficult", pa.bool_())]
-Objects = list[dict[str, Any]]
-_FEW = 0.05  # share of the boxes that may lie beyond their images
 
 
 def objects_array(rows: Iterable[Objects | None]) -> pa.Array:
@@ -163,73 +206,157 @@ def objects_array(rows: Iterable[Objects | None]) -> pa.Array:
 def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Dataset]:
     """Adds the annotated objects of each row's image, as `GroundTruthBoxes` and the embedded scenes have them."""
     path = Path(path)
-    by_name, by_id = _read_voc(path) if path.is_dir() else _by_image(read_instances(path))
-    added, annotated = {}, 0
+    annotated = _read_voc(path) if path.is_dir() else list(read_instances(path).values())
+    keys = {split: _names_and_ids(rows) for split, rows in splits.items()}
+    named = any(FILE_NAME in rows.column_names or any(named_files(rows, [IMAGE])) for rows in splits.values())
+    found = _join(path, annotated, {key: None for of_split in keys.values() for key in of_split}, named)
+    first: dict[int, tuple[str, int]] = {}  # annotated image → split and row of its image
+    for split, of_split in keys.items():
+        for row, key in enumerate(of_split):
+            if key in found:
+                first.setdefault(found[key], (split, row))
+    images: dict[int, Any] = {}
     for split, rows in splits.items():
-        ids = [str(image_id) for image_id in rows[IMAGE_ID]] if IMAGE_ID in rows.column_names else [""] * len(rows)
-        names = rows[FILE_NAME][:] if FILE_NAME in rows.column_names else ids
-        keys = zip((PurePath(name or "").stem for name in names), ids, strict=True)
-        objects = [by_name[name] if name in by_name else by_id.get(image_id) for name, image_id in keys]
-        annotated += sum(found is not None for found in objects)
-        column = Dataset(pa.table({OBJECTS: objects_array(objects)}))
+        of_split = {number: row for number, (name, row) in first.items() if name == split}
+        shown = rows.select(list(of_split.values())) if IMAGE in rows.column_names else None
+        is_image = shown is not None and isinstance(shown.features[IMAGE], Image)
+        images |= zip(of_split, stored_images(shown) if is_image else [None] * len(of_split), strict=True)
+    fitted = fit_objects(path, [annotated[number] for number in images], list(images.values()))
+    objects = dict(zip(images, fitted, strict=True))
+    added, total = {}, sum(map(len, splits.values()))
+    for split, rows in splits.items():
+        column = [objects[found[key]] if key in found else None for key in keys[split]]
         kept = rows.remove_columns(OBJECTS) if OBJECTS in rows.column_names else rows
-        added[split] = concatenate_datasets([kept, column], axis=1)
-    total = sum(map(len, added.values()))
-    if not annotated:
-        example = next((name for rows in splits.values() for name in rows[IMAGE_ID][:1]), None)
-        raise ValueError(
-            f"None of the {total} rows (image_id {example!r}, for example) is of one of the images that {path} "
-            f"annotates ({next(iter(by_name), None)!r}, for example). Both must be of the same pictures."
-        )
-    log = logger.info if annotated == total else logger.warning
-    log("%s: %d of %d rows are of images that it annotates; the others have None.", path, annotated, total)
+        added[split] = concatenate_datasets([kept, Dataset(pa.table({OBJECTS: objects_array(column)}))], axis=1)
+    count = sum(key in found for of_split in keys.values() for key in of_split)
+    log = logger.info if count == total else logger.warning
+    log("%s: %d of %d rows are of images that it annotates; the others have None.", path, count, total)
     return added
 
 
-def read_instances(path: Path) -> dict[str, tuple[dict[str, Any], Objects]]:
-    """Image id → its record in COCO's instances, empty where the file does not list it, and its objects."""
+_Key = tuple[str, str]
+"""The name of a row's image, "" where there is none, and its id."""
+
+
+def _names_and_ids(rows: Dataset) -> list[_Key]:
+    """Name and id of each row's image; the name is its path where there is no name of a file."""
+    ids = [str(i) for i in rows[IMAGE_ID][:]] if IMAGE_ID in rows.column_names else [""] * len(rows)
+    if FILE_NAME in rows.column_names:
+        names = rows[FILE_NAME][:]
+    elif isinstance(rows.features.get(IMAGE), Image):
+        batches = rows.select_columns([IMAGE]).with_format("arrow").iter(10_000)
+        names = [name for batch in batches for name in pc.struct_field(batch[IMAGE], "path").to_pylist()]
+    else:
+        names = [""] * len(rows)
+    return [(name or "", image_id) for name, image_id in zip(names, ids, strict=True)]
+
+
+def _join(path: Path, annotated: Sequence[Annotated], keys: Mapping[_Key, None], named: bool) -> dict[_Key, int]:
+    """Row's name and id → the number of the annotated image: by names, and by ids where these agree with names.
+
+    Ids alone join rows that name no files (`named`), as those whose images are bytes.
+    """
+    by_name: dict[str, int] = {}
+    for number, one in enumerate(annotated):
+        if one.name and by_name.setdefault(one.name, number) != number:
+            raise ValueError(
+                f"{path} has the image {one.name!r} twice, as {annotated[by_name[one.name]].image_id!r} and "
+                f"{one.image_id!r}. Write all its boxes under one id."
+            )
+    matches = match_names((name or image_id for name, image_id in keys), by_name)
+    matches.validate(path)
+    found = {key: by_name[matches.pairs[key[0] or key[1]]] for key in keys if (key[0] or key[1]) in matches.pairs}
+    by_id = {one.image_id: number for number, one in enumerate(annotated) if one.image_id}
+    agree = {annotated[number].image_id == image_id for (_, image_id), number in found.items()}
+    more = {key: by_id[key[1]] for key in keys if key not in found and key[1] in by_id}
+    if more and (agree == {True} or not (named or found)):
+        logger.info("%s: %d images are found by their `image_id` alone, %r for example.", path, len(more), min(more))
+        found |= more
+    if not found:
+        example = next(((name or image_id) for name, image_id in keys), None)
+        ids = " Their ids are equal, which alone says nothing where names differ." if more else ""
+        raise ValueError(
+            f"None of the {len(keys)} images of the rows ({example!r}, for example) is one of those that {path} "
+            f"annotates ({next(iter(by_name or by_id), None)!r}, for example). Both must be of the same pictures, and "
+            f"call them alike, folders included.{ids}"
+        )
+    return found
+
+
+def read_instances(path: Path) -> dict[str, Annotated]:
+    """Image id → what COCO's instances say of it; without a name where the file does not list the image."""
     try:
         with open_text(path) as file:
             content = parse_json(file.read())
         categories, annotations = content.get("categories") or [], content["annotations"]
-        images = {str(image["id"]): (image, []) for image in content["images"]}
         labels = _class_names(path, categories, bool(annotations))
+        images = {
+            image_id: Annotated(_file_name(image), image_id, _size(image), [])
+            for image_id, image in _by_id(content["images"]).items()
+        }
+        unlisted, unlabelled = [], []
         for annotation in annotations:
-            left, top, width, height = annotation["bbox"]
-            item = {"box": [left, top, left + width, top + height], "name": labels.get(annotation.get("category_id"))}
+            image_id, label = id_text(annotation["image_id"]), annotation.get("category_id")
+            left, top, width, height = map(_coordinate, annotation["bbox"])
+            name = None if label is None else labels.get(id_text(label))
+            item = {"box": [left, top, left + width, top + height], "name": name}
             item |= {"area": float(annotation["area"])} if annotation.get("area") is not None else {}
             item |= {"iscrowd": bool(annotation["iscrowd"])} if annotation.get("iscrowd") is not None else {}
-            images.setdefault(str(annotation["image_id"]), ({}, []))[1].append(item)
-        [PurePath(image["file_name"]) for image, _ in images.values() if image]
+            unlisted += [image_id] if image_id not in images or not images[image_id].name else []
+            unlabelled += [label] if name is None else []
+            images.setdefault(image_id, Annotated("", image_id, None, [])).objects.append(item)
     except NoClassesError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        plain = str(error) if type(error) is ValueError else repr(error)
         raise ValueError(
-            f"{path} cannot be read as objects ({error!r:.200}). COCO's instances_*.json have `images`, and "
+            f"{path} cannot be read as objects ({plain:.500}). COCO's instances_*.json have `images`, and "
             "`annotations` with a `bbox` each; VOC's are a folder of .xml files."
         ) from error
-    _validate_inside_images(path, images)
+    for wrong, what in ((unlisted, "images that it does not list"), (unlabelled, "categories that it does not list")):
+        if wrong:
+            logger.warning("%s: %d boxes are of %s, %r for example.", path, len(wrong), what, wrong[0])
     return images
+
+
+def _coordinate(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"a `bbox` has {value!r}")
+    return number
+
+
+def _size(image: Mapping[str, Any]) -> Size | None:
+    width, height = image.get("width"), image.get("height")
+    return (float(width), float(height)) if width and height else None
 
 
 class NoClassesError(ValueError):
     """Boxes whose classes are not known."""
 
 
-def _class_names(path: Path, categories: list[dict[str, Any]], needed: bool) -> dict[Any, str]:
-    """COCO's category id, from 1 with gaps, → its name."""
-    names = {category["id"]: category["name"] for category in categories}
+def _class_names(path: Path, categories: list[dict[str, Any]], needed: bool) -> dict[str, str]:
+    """COCO's category id, from 1 with gaps, → its name, in the order of the ids."""
+    names: dict[str, str] = {}
+    for category in sorted(categories, key=lambda one: (len(id_text(one["id"])), id_text(one["id"]))):
+        number, name = id_text(category["id"]), category["name"]
+        if names.setdefault(number, name) != name:
+            raise NoClassesError(
+                f"{path} has two categories with the id {number}, {names[number]!r} and {name!r}: which of them a "
+                "box is of cannot be known. Give one of them, and its annotations, another id."
+            )
     if needed and not names:
         raise NoClassesError(
             f"{path} has annotations and no `categories`, so the classes of its boxes have no names: `category_id` "
             "alone says nothing. Add the list: [{'id': 1, 'name': 'person'}, ...]."
         )
-    twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
-    if twice:
-        ids = [number for number, name in names.items() if name == twice[0]]
+    counts = Counter(names.values())
+    twice = min((name for name, count in counts.items() if count > 1), default=None)
+    if twice is not None:
+        ids = [number for number, name in names.items() if name == twice]
         raise NoClassesError(
-            f"{path} has two categories called {twice[0]!r} (ids {ids}): as one class they would be mixed, as two "
-            "they could not be told apart. Rename one of them, or give its annotations the other's id."
+            f"{path} has two categories called {twice!r} (ids [{', '.join(ids)}]): as one class they would be mixed, "
+            "as two they could not be told apart. Rename one of them, or give its annotations the other's id."
         )
     return names
 
@@ -238,69 +365,61 @@ def class_names(path: str | Path) -> list[str]:
     """The classes of COCO's instances in the order of their ids, which may have gaps: what outputs of a model are.
 
     Raises:
-        ValueError: the file has no categories, or two of one name.
+        ValueError: the file has no categories, two of one name, or two names of one id.
 
     Example:
         >>> class_names("instances_val2017.json")[:2]  # doctest: +SKIP
         ['person', 'bicycle']
     """
     with open_text(Path(path)) as file:
-        names = _class_names(Path(path), parse_json(file.read()).get("categories") or [], needed=True)
-    return [names[number] for number in sorted(names)]
+        return list(_class_names(Path(path), parse_json(file.read()).get("categories") or [], needed=True).values())
 
 
-def _validate_inside_images(path: Path, found: dict[str, tuple[dict[str, Any], Objects]]) -> None:
-    """A `ValueError` where many boxes lie beyond their images, a warning where a few do."""
-    beyond, total, example = 0, 0, None
-    for image, objects in found.values():
-        width, height = image.get("width"), image.get("height")
-        if width and height:
-            outside = [item["box"] for item in objects if item["box"][2] > width + 1 or item["box"][3] > height + 1]
-            beyond, total = beyond + len(outside), total + len(objects)
-            if outside and example is None:
-                example = f"{outside[0]} in the image {image['id']!r} of {width} × {height} pixels, for example"
-    if beyond > _FEW * total:
-        raise ValueError(
-            f"{beyond} of {total} boxes of {path} lie beyond their images (left, top, right, bottom: {example}). "
-            "COCO's `bbox` is left, top, width, height: these are left, top, right, bottom, or of images of another "
-            "size. Convert them."
-        )
-    if beyond:
-        logger.warning("%s: %d of %d boxes lie partly beyond their images (%s).", path, beyond, total, example)
-
-
-def _by_image(found: dict[str, tuple[dict[str, Any], Objects]]) -> tuple[dict[str, Objects], dict[str, Objects]]:
-    """File's name → objects, and image id → the same."""
-    by_name = {PurePath(image["file_name"]).stem: objects for image, objects in found.values() if image}
-    return by_name, {image_id: objects for image_id, (_, objects) in found.items()}
-
-
-def _read_voc(folder: Path) -> tuple[dict[str, Objects], dict[str, Objects]]:
-    """File's name → objects, and nothing by id, of a folder of VOC's annotations."""
+def _read_voc(folder: Path) -> list[Annotated]:
+    """What the .xml files of a folder, and of folders in it, say."""
     files = sorted(file for file in folder.rglob("*.xml") if file.is_file())
     if not files:
         raise ValueError(f"{folder} holds no .xml files. VOC's annotations are one for each image.")
-    return {file.stem: read_xml(file) for file in files}, {}
+    return read_voc(folder, {file.relative_to(folder).as_posix(): file for file in files})
 
 
-def read_xml(file: Path) -> Objects:
-    """The objects of one of VOC's XML files."""
+def read_voc(source: Path, files: Mapping[str, Path]) -> list[Annotated]:
+    """What VOC's XML files say, each under a name; their pixels begin at 1, or at 0 where any edge of theirs does."""
+    found = [Annotated(name, "", *_read_xml(file)) for name, file in files.items()]
+    starts = [(one.name, item["box"]) for one in found for item in one.objects if min(item["box"][:2]) < 1]
+    if starts:
+        logger.warning(
+            "%s: %d boxes begin at %g (%s, for example), and VOC's pixels at 1: all boxes are taken as counted from "
+            "0, as other tools write them.",
+            source,
+            len(starts),
+            min(starts[0][1][:2]),
+            starts[0][0],
+        )
+    else:
+        for item in (item for one in found for item in one.objects):
+            item["box"][:2] = [edge - 1 for edge in item["box"][:2]]
+    return found
+
+
+def _read_xml(file: Path) -> tuple[Size | None, Objects]:
+    """The size and the objects of one of VOC's XML files, edges as they stand there."""
     text = file.read_text(encoding="utf-8")
     try:
         if "<!" in text.replace("<!--", ""):
             raise ValueError("it declares a document type, whose entities may grow without end")
-        found = []
-        for item in ElementTree.fromstring(text).iter("object"):
-            left, top, right, bottom = (float(item.findtext(f"bndbox/{edge}")) for edge in _EDGES)
-            entry = {"box": [left - 1, top - 1, right, bottom], "name": item.findtext("name")}
+        found, root = [], ElementTree.fromstring(text)
+        for item in root.iter("object"):
+            box = [_coordinate(item.findtext(f"bndbox/{edge}")) for edge in _EDGES]
+            entry = {"box": box, "name": item.findtext("name")}
             flag = item.findtext("difficult")
             found.append(entry if flag is None else {**entry, "difficult": flag.strip() == "1"})
+        return _size({side: float(root.findtext(f"size/{side}") or 0) for side in ("width", "height")}), found
     except (ElementTree.ParseError, TypeError, ValueError) as error:
         raise ValueError(
             f"{file} cannot be read as VOC's annotation ({error}): objects with a `name` and a `bndbox` of "
             f"{list(_EDGES)}. Correct or remove it."
         ) from error
-    return found
 
 
 _EDGES = ("xmin", "ymin", "xmax", "ymax")

@@ -190,14 +190,14 @@ def as_images(dataset: Dataset, folder: str | Path | None, beside: Path | None) 
 
 def image_paths(names: list[str | None], folder: str | Path | None, beside: Path | None) -> list[str | None]:
     """The paths of images that are named from `folder`, or else from `beside` or its folder of images."""
-    if folder is None:
-        start = os.path.abspath(beside or os.curdir)
-        if beside is not None and not os.path.isabs(next(filter(None, names), "")):
-            start = str(find_image_folder(Path(start, "_"), list(filter(None, names[:100]))) or start)
-        return [name if not name or "://" in name else os.path.join(start, name) for name in names]
-    if all(names):
+    if folder is not None:
         return locate_images(Path(folder), names)
-    return [name and os.path.join(os.path.abspath(folder), name) for name in names]
+    start = os.path.abspath(beside or os.curdir)
+    if beside is not None and not os.path.isabs(next(filter(None, names), "")):
+        found = find_image_folder(Path(start, "_"), list(filter(None, names[:100])))
+        if found is not None:
+            return locate_images(found, names)
+    return [name if not name or "://" in name else os.path.join(start, name) for name in names]
 
 
 def with_ids(dataset: Dataset, *, keep_images: bool = True) -> Dataset:

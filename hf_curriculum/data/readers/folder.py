@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
+from hf_curriculum.data.identity import bare_name, normalise_name
 from hf_curriculum.data.left_out import LeftOut
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 # In the order they are looked for. The first that is there wins; of the patterns exactly one file may match.
 CAPTION_FILES = ("metadata.jsonl", "metadata.csv", "captions.jsonl", "captions.csv", "captions.tsv", "captions.txt")
@@ -150,34 +155,116 @@ def find_split_folders(folder: Path, find: Callable[[Path], Path | None] = find_
 
 
 def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | None:
-    """The folder of images that belongs to a caption file: the one it is in, or `images/` next to it, or None."""
-    parent = caption_file.parent
-    if any((parent / name).is_file() for name in file_names[:100]):
+    """The folder of images that belongs to a caption file: the one it is in, or `images/` next to it, or None.
+
+    Raises:
+        FileNotFoundError: there are images next to it, called almost as the first that it names.
+    """
+    parent, names = caption_file.parent, file_names[:100]
+    if any(_path_in(parent, layout, name) for layout in _LAYOUTS for name in names):
         return parent
-    return next((parent / name for name in IMAGE_FOLDERS if (parent / name).is_dir()), None)
+    folder = next((parent / name for name in IMAGE_FOLDERS if (parent / name).is_dir()), None)
+    near = "" if folder is not None else _near_file(parent, names)
+    if near:
+        raise FileNotFoundError(
+            f"No image that {caption_file} names is next to it, and others are: {near} Correct the names, give the "
+            "folder of images as `images=`, or `images=False` for text alone."
+        )
+    return folder
 
 
-def locate_images(folder: Path, file_names: Sequence[str]) -> list[str]:
-    """The paths of the images in `folder`, by their whole name or without its folders; missing files get one too."""
+_LAYOUTS = {
+    "": lambda name: name,
+    "images": lambda name: os.path.join("images", name),
+    "without the names' folders": os.path.basename,
+}
+"""How a name is looked for in a folder of images; the first layout under which any is there counts for all."""
+
+
+def _path_in(folder: str | Path, layout: str, name: str) -> str | None:
+    """The file of a name in a layout, by any spelling of it; None where there is none."""
+    spellings = [name, name.replace("\\", "/")] if "\\" in name else [name]
+    if not name.isascii():
+        spellings += [unicodedata.normalize(form, one) for one in spellings for form in ("NFC", "NFD")]
+    paths = (os.path.join(folder, _LAYOUTS[layout](spelling)) for spelling in spellings)
+    return next(filter(os.path.isfile, paths), None)
+
+
+def locate_images(folder: Path, file_names: Sequence[str | None]) -> list[str | None]:
+    """The paths of the images in `folder`, by their whole name or without its folders; missing files get one too.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or none of the images is in it.
+        ValueError: names that differ in their folders alone stand for one file.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(
             f"The folder of images {folder} does not exist. Give another as `images=`, or `images=False` for text "
             "alone."
         )
+    names = [name for name in dict.fromkeys(file_names) if name and "://" not in name]
     root = str(folder.absolute())
-    layouts = {
-        os.path.join(root, ""): lambda name: os.path.join(root, name),
-        os.path.join(root, "images", ""): lambda name: os.path.join(root, "images", name),
-        os.path.join(root, "") + " without the names' folders": lambda name: os.path.join(
-            root, os.path.basename(name)
-        ),
-    }
-    for names in (file_names[:100], file_names):  # the first few nearly always decide
-        for layout in layouts.values():
-            if any(os.path.isfile(layout(name)) for name in names):
-                return [layout(name) for name in file_names]
+    for some in (names[:100], names):  # the first few nearly always decide
+        for layout in _LAYOUTS:
+            if any(_path_in(root, layout, name) for name in some):
+                paths = _paths_in(root, layout, names)
+                return [paths.get(name or "", name) for name in file_names]
+    if not names:
+        return list(file_names)
+    near = _near_file(folder, names[:100])
     raise FileNotFoundError(
-        f"None of the {len(set(file_names))} images that the caption file names (the first is {file_names[0]!r}) is "
-        f"in {folder}. Looked in {list(layouts)}. Give the folder that holds them as `images=`, or `images=False` for "
-        "text alone."
+        f"None of the {len(names)} images that the caption file names (the first is {names[0]!r}) is in {folder}. "
+        f"Looked in {[os.path.join(root, '') + layout for layout in _LAYOUTS]}. {near}{' ' * bool(near)}Give the "
+        "folder that holds them as `images=`, or `images=False` for text alone."
     )
+
+
+def _paths_in(root: str, layout: str, names: list[str]) -> dict[str, str]:
+    """Name → path in the layout; a warning where a missing one is called almost as a file."""
+    if layout == list(_LAYOUTS)[-1]:
+        first: dict[str, str] = {}
+        for name in map(normalise_name, names):
+            other = first.setdefault(os.path.basename(name), name)
+            if other != name:
+                raise ValueError(
+                    f"{other!r} and {name!r} would both be the image {os.path.basename(name)!r} in {root}, which has "
+                    "no such folders: captions of one would stand beside the other. Give the folder that the names "
+                    "begin in as `images=`."
+                )
+    paths = {name: os.path.join(root, _LAYOUTS[layout](name)) for name in names}
+    spelled = {name: _path_in(root, layout, name) for name in _not_there(paths)}
+    missing = [name for name, path in spelled.items() if path is None]
+    near = _near_file(root, missing[:100]) if missing else ""
+    if near:
+        logger.warning("%d of %d images are not in %s. %s", len(missing), len(names), root, near)
+    return paths | {name: path for name, path in spelled.items() if path is not None}
+
+
+def _not_there(paths: dict[str, str]) -> list[str]:
+    """The names whose paths lead to no file; a folder is listed, which is quicker than many looks for files."""
+    listed: dict[str, set[str]] = {}
+    missing = []
+    for name, path in paths.items():
+        folder, _, last = path.rpartition("/")
+        if folder not in listed:
+            listed[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+        if last not in listed[folder]:
+            missing.append(name)
+    return missing
+
+
+def _near_file(folder: str | Path, names: Sequence[str]) -> str:
+    """A sentence that names a file that differs from one of `names` in folder, ending or capitals alone, or ""."""
+    wanted = {_plain(name): name for name in reversed(names)}
+    places = [Path(folder), *(Path(folder, name) for name in IMAGE_FOLDERS)]
+    places += [Path(folder, os.path.dirname(normalise_name(name))) for name in names[:1]]
+    for place in filter(Path.is_dir, dict.fromkeys(places)):
+        for entry in sorted(os.listdir(place)):
+            if entry.lower().endswith(IMAGE_SUFFIXES) and _plain(entry) in wanted:
+                return f"{wanted[_plain(entry)]!r} is named, and {entry!r} is in {place}."
+    return ""
+
+
+def _plain(name: str) -> str:
+    """A name's last part without its ending, in small letters."""
+    return os.path.basename(bare_name(normalise_name(name))).casefold()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hf_curriculum.data.identity import bare_name
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of, validate_regular
@@ -20,7 +22,7 @@ Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
 PARTS = ("boxes", "class_scores", "features", "confidence", "size")
 """The arrays of an image in an archive, as `<image id>/<part>`; `size` is width, height in pixels."""
-_NUMBER = re.compile(r"(?:COCO_(?:train|val|test)[0-9]{4}_(?=[0-9]{12}$))?((?:.*[^0-9])?)([0-9]+)")
+_NUMBER = re.compile(r"(.*?)([0-9]+)")
 
 
 class BoxArrays(RegionSource):
@@ -109,8 +111,9 @@ class FilePerImage(BoxArrays):
 class ProposalFolder(FilePerImage):
     """A folder with a .npy or .mat file per image, in subfolders or not: image id -> `Regions`.
 
-    The id is the file's name without its end, with its folders where several files have that name. A number alone, or
-    after what COCO or all files have before it, is an id too: `COCO_train2014_000000000009.mat` holds the boxes of "9".
+    The id is the file's name without its end, with its folders where several files have that name. A number that is
+    all of a name, but for what COCO or all files have before it, is an id too: `COCO_train2014_000000000009.mat` holds
+    the boxes of "9".
 
     Args:
         path: the folder.
@@ -240,7 +243,8 @@ def ids_of_files(folder: Path, files: Sequence[Path], left_out: LeftOut) -> dict
     ends = {end: own[0] for end, own in owners.items() if len(own) == 1}
     shared = [end for end in owners if end not in ends and end not in names and "/" not in end]
     left_out.add("names that several files have, which their folders tell apart", len(shared), next(iter(shared), 0))
-    numbered = [(found[1], str(int(found[2])), str(file)) for file in files if (found := _NUMBER.fullmatch(file.stem))]
+    parts = {str(file): _NUMBER.fullmatch(bare_name(file.stem)) for file in files}
+    numbered = [(found[1], str(int(found[2])), file) for file, found in parts.items() if found]
     alike = len(numbered) == len(files) and len({before for before, _, _ in numbered}) == 1
     numbers: dict[str, list[str]] = {}
     for before, number, file in numbered:
@@ -380,10 +384,13 @@ def _cells(path: str) -> dict[str, np.ndarray]:
             f"found: { {name: len(value) for name, value in content.items()} }. One file per image is read as a "
             "folder."
         )
-    found = dict(zip(map(str, content["images"]), content["boxes"], strict=True))
-    if len(found) < len(content["images"]):
-        raise ValueError(f"{path} names an image twice in `images`: which boxes are its own is not known. Remove one.")
-    return found
+    twice = [name for name, count in Counter(map(str, content["images"])).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"{path} has the boxes of {twice[0]!r} twice ({len(twice)} such images). Which of them are the image's "
+            "cannot be known: leave one of them."
+        )
+    return dict(zip(map(str, content["images"]), content["boxes"], strict=True))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_files
@@ -191,6 +192,7 @@ def _distinct(splits: Sequence[Any], column: str) -> tuple[list[str], list[tuple
             )
         for row, image_id in enumerate(ids):
             found.setdefault(str(image_id), (number, row))
+    validate_image_ids(*splits, column=column)
     return list(found), list(found.values())
 
 

@@ -335,7 +335,7 @@ def find_sizes(path: str | Path) -> str | None:
 
 def read_sizes(path: str) -> dict[str, tuple[float, float]]:
     """Image id -> width and height, of VinVL's `*.hw.tsv`: `[{"height", "width"}]`, one such object, or "h w"."""
-    sizes = {}
+    sizes: dict[str, tuple[float, float]] = {}
     with open(path, encoding="utf-8-sig") as table:
         for line in table:
             key, _, text = line.rstrip("\r\n").partition("\t")
@@ -347,13 +347,18 @@ def read_sizes(path: str) -> dict[str, tuple[float, float]]:
                 else:
                     height, width = map(float, text.split())
                     size = (width, height)
-                if not all(0 < side < math.inf for side in size) or sizes.setdefault(key, size) != size:
-                    raise ValueError
+                if not all(0 < side < math.inf for side in size):
+                    raise ValueError(f"the size {size}")
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise ValueError(
-                    f"The line of image {key!r} in {path} holds no image size, or another than a line before it: "
-                    f'{text[:60]!r}. Each line is an image id and [{{"height": 480, "width": 640}}], or "480 640".'
+                    f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image "
+                    'id and [{"height": 480, "width": 640}], or "480 640".'
                 ) from error
+            if sizes.setdefault(key, size) != size:
+                raise ValueError(
+                    f"{path} gives image {key!r} two sizes, {sizes[key]} and {size}. Boxes are scaled by them: leave "
+                    "the right one."
+                )
     return sizes
 
 

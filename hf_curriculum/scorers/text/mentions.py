@@ -159,6 +159,12 @@ class ObjectMentions(CaptionScorer):
         """
         if self.per == "caption":
             return self
+        from datasets import Dataset
+
+        from hf_curriculum.data.identity import validate_image_ids
+
+        if isinstance(dataset, Dataset):
+            validate_image_ids(dataset)
         mentions: dict[str, Any] = {}
         for batch in corpus_batches(dataset, self.columns, "ObjectMentions"):
             captions, mask = self.read_texts(batch[self.column], self.column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ from hf_curriculum.columns import IMAGE
 from hf_curriculum.data.images import image_size
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class GroundTruthBoxes(Scorer):
@@ -89,14 +92,25 @@ class GroundTruthBoxes(Scorer):
 
     def score(self, batch: dict[str, list[Any]], rank: int | None) -> dict[str, np.ndarray]:
         rows = batch[self.column]
-        counts, areas = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        counts, areas, outside = np.full(len(rows), np.nan), np.full(len(rows), np.nan), 0
         for row, objects in enumerate(rows):
             boxes = self._boxes(row, objects)
             if boxes is None:
                 continue
             counts[row] = len(boxes)
             if len(boxes):
-                areas[row] = self._area(row, boxes) / (self._pixels(batch, row) if self.unit == "share" else 1.0)
+                width, height = self._size(batch, row) if self.unit == "share" else (1.0, 1.0)
+                areas[row] = self._area(row, boxes) / (width * height)
+                if self.unit == "share":
+                    outside += self._is_outside(boxes, width, height)
+        if outside:
+            logger.warning(
+                "`%s`: boxes of %d images lie outside of them, or within one pixel: they are of images of another "
+                "size, turned by EXIF, not in the layout %r, or shares of the sides. Their areas say nothing.",
+                self.column,
+                outside,
+                self.layout,
+            )
         return {self.name: counts, self.area_name: areas}
 
     def _boxes(self, row: int, objects: Any) -> np.ndarray | None:
@@ -134,10 +148,16 @@ class GroundTruthBoxes(Scorer):
         areas = sides[:, 0] * sides[:, 1]
         return float(areas.mean() if self.aggregate == "mean" else areas.sum())
 
-    def _pixels(self, batch: dict[str, list[Any]], row: int) -> float:
-        """The number of pixels of an image; NaN if unknown."""
+    def _is_outside(self, boxes: np.ndarray, width: float, height: float) -> bool:
+        """Whether a box, of (objects, 4), is not in the image, but for a pixel, or all are within its first one."""
+        ends = boxes[:, 2:] if self.layout == "xyxy" else boxes[:, :2] + boxes[:, 2:]
+        beyond = (boxes[:, :2] < -1).any() or (ends > np.array([width, height]) + 1).any()
+        return bool(beyond or (ends.max() <= 1 and min(width, height) > 2))
+
+    def _size(self, batch: dict[str, list[Any]], row: int) -> tuple[float, float]:
+        """Width and height of an image; NaN if unknown."""
         if self.size_columns is None:
             width, height = image_size(batch[self.image_column][row])
         else:
             width, height = (batch[column][row] for column in self.size_columns)
-        return float(width) * float(height) if width and height else float("nan")
+        return (float(width), float(height)) if width and height else (float("nan"), float("nan"))

@@ -13,6 +13,7 @@ from PIL import Image
 
 from hf_curriculum.columns import IMAGE_ID
 from hf_curriculum.config import at_least
+from hf_curriculum.data.identity import validate_same_image
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def distinct_images(batch: dict[str, list[Any]], column: str, mask: np.ndarray) 
     for row in np.flatnonzero(mask).tolist():
         missing = ids[row] is None or ids[row] == "" or ids[row] != ids[row]
         rows.setdefault(("row", row) if missing else ids[row], []).append(row)
+    for own in rows.values():
+        validate_same_image(ids[own[0]], [batch[column][row] for row in own])
     return [(batch[column][first], [first, *others]) for first, *others in rows.values()]
 
 

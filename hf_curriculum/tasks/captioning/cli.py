@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,7 +53,7 @@ def caption_command(
     from hf_curriculum.evaluation.generate import caption_images
 
     captioner, processor = load_for_captions(model, features)
-    read = read_image if features is None else partial(_look_up, processor.image_inputs)
+    read = read_image if features is None else _stored_images(processor.image_inputs, files, features)
     found: list[dict[str, str | None]] = []
     options = {"num_beams": beams} | ({} if max_new_tokens is None else {"max_new_tokens": max_new_tokens})
     for start in range(0, len(files), batch_size):
@@ -106,19 +104,30 @@ def load_for_captions(model: str, features: Path | None) -> tuple[Any, Any]:
     return captioner, processor
 
 
-def _look_up(inputs: FeatureInputs | RegionInputs, file: Path) -> tuple[str, str | None]:
-    """The id of what is stored of an image (what is given, its name, or its last number), and why there is none."""
+def _stored_images(
+    inputs: FeatureInputs | RegionInputs, files: Sequence[Path], features: Path
+) -> Callable[[Path], tuple[str, str | None]]:
+    """What gives the id of what is stored of a file (or id), and why there is nothing, where there is nothing."""
     from hf_curriculum.columns import IMAGE_ID
+    from hf_curriculum.data.identity import end_number, find_ids
     from hf_curriculum.data.image_inputs import MissingFeaturesError
 
-    number = re.search(r"(\d+)$", file.stem)
-    names = [str(file), file.name, file.stem, *([str(int(number[1]))] if number else [])]
-    image_id = next((name for name in names if name in inputs.store), names[0])
-    try:
-        inputs.read({IMAGE_ID: image_id})
-    except MissingFeaturesError as error:
-        return image_id, str(error)
-    return image_id, None
+    matches = find_ids(map(str, files), inputs.store)
+    matches.validate(features)
+    numbers = {name: found for name, found in matches.pairs.items() if found == end_number(name) != Path(name).stem}
+    if numbers:
+        first, number = next(iter(numbers.items()))
+        note(f"{len(numbers)} images are looked up by the number in their name, {first} as {number}.")
+
+    def look_up(file: Path) -> tuple[str, str | None]:
+        image_id = matches.pairs.get(str(file), str(file))
+        try:
+            inputs.read({IMAGE_ID: image_id})
+        except MissingFeaturesError as error:
+            return image_id, str(error)
+        return image_id, None
+
+    return look_up
 
 
 def evaluate_captions(

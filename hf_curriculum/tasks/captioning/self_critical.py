@@ -12,6 +12,7 @@ from torch.nn import functional
 from transformers import LogitsProcessor
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
+from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.tasks.captioning.trainer import CaptioningTrainer, generate_predictions
 from hf_curriculum.training.prediction import TEXT_INPUTS, base_model, evaluation_model, preserve_rng_state
 
@@ -250,6 +251,7 @@ def _captions_by_image(data: Any, column: str) -> tuple[np.ndarray, list[list[st
         data.column_names, [IMAGE_ID, column], reader="Samples are rewarded by all captions of their image.",
         remedy="Name the column with `CaptionCollator(caption_column=)`, and give each image an id.",
     )  # fmt: skip
+    validate_image_ids(data)
     rows = data.with_format(None).select_columns([IMAGE_ID, column])[:]
     numbers: dict[Any, int] = {}
     image_of_row = np.array([numbers.setdefault(image_id, len(numbers)) for image_id in rows[IMAGE_ID]])

@@ -13,12 +13,12 @@ from datasets import Dataset, Features, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
-from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.image_files import stored_images
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.readers.coco import OBJECTS
 from hf_curriculum.parts import PartFolder, data_digest, launched
-from hf_curriculum.provenance import ScoreProvenance, append_columns, read_column, validate_new_columns
+from hf_curriculum.provenance import ScoreProvenance, append_columns, validate_new_columns
 from hf_curriculum.scorers.base import installed_versions
 from hf_curriculum.scorers.text.mentions import COCO_NAMES
 from hf_curriculum.scorers.visual.detectors import Detections, Detector
@@ -95,7 +95,7 @@ def add_detections(
     validate_new_columns(dataset.column_names, [column], overwrite)
     images = np.arange(len(dataset))
     if IMAGE_ID in dataset.column_names:
-        images = group_codes(read_column(dataset, IMAGE_ID))
+        images = image_codes(dataset)
     firsts = np.unique(images, return_index=True)[1]
     distinct = dataset.select_columns([IMAGE]).select(firsts)
     run = _Run(detector, COCO_NAMES if names == "coco" else names, min_confidence, most)

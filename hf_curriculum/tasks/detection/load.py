@@ -6,14 +6,14 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
-from hf_curriculum.data.images import image_size
-from hf_curriculum.data.readers.coco import OBJECTS, Objects, objects_array, read_instances, read_xml
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.boxes import Annotated, fit_objects
+from hf_curriculum.data.readers.coco import OBJECTS, objects_array, read_instances, read_voc
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images, visible_files
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import FILE_NAME
@@ -23,7 +23,6 @@ from hf_curriculum.data.text import open_text
 logger: logging.Logger = logging.getLogger(__name__)
 
 _VOC_SPLITS = {"train": "train", "val": "validation", "test": "test"}
-_LOOKS = 100  # images whose headers are compared with the file's sizes
 _FOLDERS = ("JPEGImages", "Annotations")
 _FLAG = re.compile(r"\s+-?[01]$")
 """Behind a name in lists of one class: whether an image shows it."""
@@ -47,13 +46,14 @@ def load_objects(
         Columns `image`, `image_id` (COCO's id, VOC's name, as strings), `file_name`, `objects`: per row a list of
         `{"box": [left, top, right, bottom], "name": ...}` in pixels, of COCO with `area` and `iscrowd`, of VOC with
         `difficult`. For VOC, a `DatasetDict` of those of `train`, `validation` and `test` that exist. Missing images
-        are left out, and counted.
+        are left out, and counted. Boxes are of the image as it is read: where EXIF turns it and the file gives it the
+        stored size, they are turned too.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or none of its images.
-        ValueError: the source is of another kind or damaged, or has no categories or two of one name. Or boxes lie
-            beyond their images, images have another size than in the file, or there is no such split, or none of VOC's
-            three.
+        ValueError: the source is of another kind or damaged, has no categories or two of one name or id, or two images
+            of one id. Or boxes lie beyond their images, or are shares of the sides, or images have another size than
+            in the file. Or there is no such split, or none of VOC's three.
 
     Source: Lin et al. 2014 (COCO); Everingham et al. 2010 (PASCAL VOC).
 
@@ -74,8 +74,8 @@ def _read_coco(request: Request) -> Dataset:
         raise ValueError(
             f"`split={request.split!r}` was given, and COCO keeps each split in a file of its own. Leave it out."
         )
-    found = [(image, objects) for image, objects in read_instances(path).values() if image]
-    names = [image["file_name"] for image, _ in found]
+    found = [one for one in read_instances(path).values() if one.name]
+    names = [one.name for one in found]
     folder = find_image_folder(path, names) if request.images is None else Path(request.images)
     if folder is None:
         raise FileNotFoundError(
@@ -84,10 +84,7 @@ def _read_coco(request: Request) -> Dataset:
     paths = locate_images(folder, names)
     if not request.allow_outside:
         validate_inside(paths, [folder], path)
-    rows = [(str(image["id"]), name, objects) for (image, objects), name in zip(found, names, strict=True)]
-    kept = _rows(path, rows, paths)
-    _validate_sizes(path, kept, {str(image["id"]): (image.get("width"), image.get("height")) for image, _ in found})
-    return kept
+    return _rows(path, found, [one.image_id for one in found], paths)
 
 
 def _read_voc(request: Request) -> dict[str, Dataset]:
@@ -101,25 +98,38 @@ def _read_voc(request: Request) -> dict[str, Dataset]:
             "Annotations and ImageSets/Main: name VOCdevkit/VOC2007 or its like. COCO's instances are a .json file."
         )
     folder = Path(images) if images is not None else path / _FOLDERS[0]
+    lists = _voc_lists(path / "ImageSets" / "Main", request.split)
+    stems = {name: _stems(file, request.left_out) for name, file in lists.items()}
+    notes = {stem: path / _FOLDERS[1] / f"{stem}.xml" for of_split in stems.values() for stem in of_split}
+    if not request.allow_outside:
+        named = [*map(str, notes.values()), *(str(folder.absolute() / f"{stem}.jpg") for stem in notes)]
+        validate_inside(named, [path, folder], path)
+    there = {f"{stem}.jpg": note for stem, note in notes.items() if note.is_file()}
+    objects = {one.name: one for one in read_voc(path, there)}
+    for item in (item for one in objects.values() for item in one.objects):
+        item.setdefault("difficult", False)
     splits = {}
-    for name, file in _voc_lists(path / "ImageSets" / "Main", request.split).items():
-        with open_text(file) as lines:
-            listed = [line.strip() for line in lines if line.strip()]
-        if all(map(_FLAG.search, listed)):
-            listed = [_FLAG.sub("", line) for line in listed]
-        stems = list(dict.fromkeys(listed))
-        request.left_out.add(f"lines of {file.name} that name an image again", len(listed) - len(stems))
-        paths = [str(folder.absolute() / f"{stem}.jpg") for stem in stems]
-        notes = [str(path / _FOLDERS[1] / f"{stem}.xml") for stem in stems]
-        if not request.allow_outside:
-            validate_inside([*paths, *notes], [path, folder], file)
-        rows = [(stem, f"{stem}.jpg", _voc_objects(Path(note))) for stem, note in zip(stems, notes, strict=True)]
-        bare = [stem for stem, _, objects in rows if objects is None]
-        if len(bare) < len(rows):  # a test set has none at all
-            request.left_out.add(f"annotations of images of {file.name} (null)", len(bare), next(iter(bare), None))
-        splits[name] = _rows(file, rows, paths)
+    for name, of_split in stems.items():
+        paths = [str(folder.absolute() / f"{stem}.jpg") for stem in of_split]
+        found = [objects.get(f"{stem}.jpg", Annotated(f"{stem}.jpg", "", None, None)) for stem in of_split]
+        bare = [one.name for one in found if one.objects is None]
+        if len(bare) < len(found):  # a test set has none at all
+            request.left_out.add(
+                f"annotations of images of {lists[name].name} (null)", len(bare), next(iter(bare), None)
+            )
+        splits[name] = _rows(lists[name], found, of_split, paths)
     request.left_out.report(path, splits.values())
     return splits
+
+
+def _stems(file: Path, left_out: LeftOut) -> list[str]:
+    """The images that a list names."""
+    with open_text(file) as lines:
+        listed = [line.strip() for line in lines if line.strip()]
+    if all(map(_FLAG.search, listed)):
+        listed = [_FLAG.sub("", line) for line in listed]
+    left_out.add(f"lines of {file.name} that name an image again", len(listed) - len(set(listed)))
+    return list(dict.fromkeys(listed))
 
 
 def _voc_lists(folder: Path, split: str | None) -> dict[str, Path]:
@@ -137,39 +147,22 @@ def _voc_lists(folder: Path, split: str | None) -> dict[str, Path]:
     return chosen
 
 
-def _voc_objects(file: Path) -> Objects | None:
-    """The objects of an image, `difficult` in each; None where it is not annotated."""
-    if not file.is_file():
-        return None
-    return [{"difficult": False, **item} for item in read_xml(file)]
-
-
-def _rows(source: Path, rows: Sequence[tuple[str, str, Any]], paths: Sequence[str]) -> Dataset:
+def _rows(source: Path, found: Sequence[Annotated], ids: Sequence[str], paths: Sequence[str]) -> Dataset:
     """The data set of the images that are there; the others are counted in a warning."""
-    there = [Path(file).is_file() for file in paths]
-    if not any(there):
+    there = [row for row, file in enumerate(paths) if Path(file).is_file()]
+    if not there:
         raise FileNotFoundError(
             f"None of the {len(paths):,} images of {source} is there ({paths[0] if paths else 'it names none'}, for "
             "example). Boxes are of no use without images: name their folder, `images=`."
         )
-    if not all(there):
-        lost = [name for (_, name, _), here in zip(rows, there, strict=True) if not here]
-        logger.warning("%d of %d images of %s are missing: %s ...", len(lost), len(rows), source, lost[:3])
-    kept = [(path, *row) for path, row, here in zip(paths, rows, there, strict=True) if here]
-    files, ids, names, objects = zip(*kept, strict=True)
-    table = {IMAGE: pa.array(files), IMAGE_ID: pa.array(ids), FILE_NAME: pa.array(names)}
-    return Dataset(pa.table({**table, OBJECTS: objects_array(objects)})).cast_column(IMAGE, Image())
-
-
-def _validate_sizes(source: Path, rows: Dataset, sizes: dict[str, tuple[Any, Any]]) -> None:
-    """A `ValueError` where images, of a sample, have another size than the file of their boxes says."""
-    stored = rows.cast_column(IMAGE, Image(decode=False))
-    for number in range(0, len(rows), max(1, len(rows) // _LOOKS)):
-        row = stored[number]
-        said, is_now = sizes[row[IMAGE_ID]], image_size(row[IMAGE])
-        if all(said) and all(is_now) and said not in (is_now, is_now[::-1]):
-            raise ValueError(
-                f"{row[FILE_NAME]} has {is_now[0]} × {is_now[1]} pixels, and {source} says {said[0]} × {said[1]}: its "
-                "boxes are of images of another size. Give the images that they were drawn on, or scale the boxes "
-                "with the images."
-            )
+    if len(there) < len(paths):
+        lost = [one.name for row, one in enumerate(found) if row not in set(there)]
+        logger.warning("%d of %d images of %s are missing: %s ...", len(lost), len(found), source, lost[:3])
+    known = [row for row in there if found[row].objects is not None]
+    fitted = fit_objects(source, [found[row] for row in known], [{"bytes": None, "path": paths[row]} for row in known])
+    objects = dict(zip(known, fitted, strict=True))
+    table = {IMAGE: [paths[row] for row in there], IMAGE_ID: [ids[row] for row in there]}
+    table |= {FILE_NAME: [found[row].name for row in there]}
+    arrays = {name: pa.array(values) for name, values in table.items()}
+    boxes = objects_array(objects.get(row) for row in there)
+    return Dataset(pa.table({**arrays, OBJECTS: boxes})).cast_column(IMAGE, Image())

@@ -59,10 +59,13 @@ def test_of_coco_by_id(folder, tmp_path):
     (folder / "captions.csv").unlink()
     sentences = [{"raw": "A dog."}]
     karpathy = {"filename": "a.jpg", "filepath": "", "split": "train", "cocoid": 1, "sentences": sentences}
-    (folder / "dataset.json").write_text(json.dumps({"images": [karpathy, {**karpathy, "split": "val", "cocoid": 2}]}))
-    renamed = [{**image, "file_name": f"COCO_{image['file_name']}"} for image in INSTANCES["images"]]
-    splits = load_captioned(folder, objects=instances(tmp_path, {**INSTANCES, "images": renamed}))
+    other = {"filename": "d.jpg", "filepath": "", "split": "val", "cocoid": 2, "sentences": sentences}
+    (folder / "dataset.json").write_text(json.dumps({"images": [karpathy, other]}))
+    splits = load_captioned(folder, objects=instances(tmp_path))
     assert {name: part["objects"][:] for name, part in splits.items()} == {"train": [OF_A], "validation": [[]]}
+    renamed = [{**image, "file_name": f"x{image['file_name']}"} for image in INSTANCES["images"]]
+    with pytest.raises(ValueError, match="Their ids are equal, which alone says nothing"):
+        load_captioned(folder, objects=instances(tmp_path, {**INSTANCES, "images": renamed}))
 
 
 def test_of_voc(folder, tmp_path):
@@ -97,7 +100,9 @@ def test_a_file_of_another_kind(folder, tmp_path, content):
 
 def test_of_other_images(folder, tmp_path):
     other = [{**image, "file_name": f"x{image['id']}.jpg"} for image in INSTANCES["images"]]
-    with pytest.raises(ValueError, match=r"None of the 4 rows \(image_id 'a\.jpg'.*Both must be of the same pictures"):
+    with pytest.raises(
+        ValueError, match=r"None of the 3 images of the rows \('a\.jpg'.*Both must be of the same pictures"
+    ):
         load_captioned(folder, objects=instances(tmp_path, {**INSTANCES, "images": other}))
     with pytest.raises(FileNotFoundError):
         load_captioned(folder, objects=tmp_path / "nowhere.json")

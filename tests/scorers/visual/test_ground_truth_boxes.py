@@ -136,3 +136,21 @@ def test_the_boxes_of_real_photographs(test_data):
     assert not np.isnan(scores["box_count"]).any()
     areas = scores["box_area"][scores["box_count"] > 0]
     assert ((areas > 0) & (areas <= 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("layout", "box", "outside"),
+    [
+        ("xyxy", [0, 0, 41, 21], False),
+        ("xyxy", [0, 0, 42, 21], True),
+        ("xyxy", [-2, 0, 4, 4], True),
+        ("xywh", [20, 5, 21, 15], False),
+        ("xywh", [20, 5, 21, 17], True),
+        ("xyxy", [0.1, 0.2, 0.9, 1], True),
+        ("xyxy", [0.1, 0.2, 0.9, 1.1], False),
+    ],
+)
+def test_boxes_outside_of_their_images_are_counted(caplog, layout, box, outside):
+    rows = {"objects": [[{"box": box}], [{"box": box}], None, []], "width": [40] * 4, "height": [20] * 4}
+    GroundTruthBoxes(size_columns=("width", "height"), layout=layout)(rows)
+    assert ("boxes of 2 images lie outside of them, or within one pixel" in caplog.text) == outside

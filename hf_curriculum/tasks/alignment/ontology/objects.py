@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
-from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.store import RegionStore, unclassified
@@ -75,7 +75,7 @@ def read_objects(pairs: Dataset, objects: Any, *, min_confidence: float = 0.0) -
         pairs.column_names, [IMAGE_ID], reader="Objects belong to images.", remedy="`load_captioned` derives it."
     )
     ids = read_column(pairs, IMAGE_ID)
-    images = group_codes(ids, IMAGE_ID)
+    images = image_codes(pairs)
     if isinstance(objects, str) and objects in pairs.column_names:
         shown, classes, names = _of_column(pairs, objects, images, min_confidence)
     else:

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import kind_of
-from hf_curriculum.data.captions import group_codes
+from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.provenance import append_columns, read_column
 from hf_curriculum.rng import hash64
 from hf_curriculum.scored_data import concat_scored
@@ -129,7 +129,7 @@ def count_stages(ontology: Ontology, pairs: Dataset, triplets: Dataset, objects:
     known = found.has_any[found.images]
     rows = {"pairs": np.arange(len(pairs)), "with objects": np.flatnonzero(known)}
     of_pair = _sources_of(pairs)
-    of_triplet, own, images = _sources_of(triplets), base_rows(triplets), group_codes(read_column(triplets, IMAGE_ID))
+    of_triplet, own, images = _sources_of(triplets), base_rows(triplets), image_codes(triplets)
     names = list(dict.fromkeys(of_pair.tolist()))
     counted = []
     for source in [*names, "all"] if len(names) > 1 else ["all"]:

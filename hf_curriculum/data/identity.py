@@ -1,0 +1,331 @@
+"""Which image something belongs to: names that are compared one to one, and ids that stand for one image each."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, Image
+from PIL import Image as PILImage
+from xxhash import xxh3_128_hexdigest
+
+from hf_curriculum.columns import IMAGE, IMAGE_ID
+
+ENDINGS = (
+    *(".avif", ".bmp", ".gif", ".heic", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),
+    *(".mat", ".npy", ".npz", ".txt", ".xml"),
+)
+"""Ends of names of images, and of files with something of one image; any other dot belongs to the name."""
+_COCO = re.compile(r"(?:(?:^|(?<=/))(?:train|val|test|unlabeled)\d{4}/)?(?:COCO_(?:train|val|test)\d{4}_)?(?=\d{12}$)")
+_NUMBER = re.compile(r"\d+$")
+
+
+class NameMatches(NamedTuple):
+    """What `match_names` finds.
+
+    Attributes:
+        pairs: name → target, one to one.
+        ambiguous: name → the short form of it, and two that the form stands for; such names have no target.
+    """
+
+    pairs: dict[str, str]
+    ambiguous: dict[str, tuple[str, str, str]]
+
+    def validate(self, source: object) -> None:
+        """Raises a `ValueError` where a short name of `source` stands for two."""
+        for name, (short, first, second) in self.ambiguous.items():
+            raise ValueError(
+                f"Whose {name!r} in {source} is cannot be known: {short!r} stands for {first!r} and {second!r}. One "
+                f"would get what belongs to the other ({len(self.ambiguous):,} such names). Write names with their "
+                "folders on both sides."
+            )
+
+
+def normalise_name(name: str) -> str:
+    """A name with `/` between folders, without `./`, its letters composed: equal for equal files."""
+    if not name.isascii():
+        name = unicodedata.normalize("NFC", name)
+    name = name.replace("\\", "/")
+    if "//" in name or "./" in name:
+        start = "/" * name.startswith("/")
+        name = start + "/".join(part for part in name.split("/") if part not in ("", "."))
+    return name
+
+
+def bare_name(name: str) -> str:
+    """A normalised name without one of `ENDINGS`, and without what COCO writes before its numbers of 12 digits."""
+    stem, dot, ending = name.rpartition(".")
+    bare = stem if stem and f"{dot}{ending}".lower() in ENDINGS else name
+    return _COCO.sub("", bare, count=1) if bare[-12:].isdecimal() else bare
+
+
+def match_names(names: Iterable[str], targets: Iterable[str]) -> NameMatches:
+    r"""Compares names of images with others, one to one.
+
+    Names are equal whole; or one is the end of the other, from a folder on, and the end of no third; or the same
+    without the endings of images and of VOC's files. `\` counts as `/`, and decomposed letters as composed ones.
+    Names whose folders differ do not match, and a short name that stands for two matches neither.
+
+    Args:
+        names: of images, each any number of times.
+        targets: names to find them under.
+
+    Example:
+        >>> match_names(["a/1.jpg", "b/1.jpg", r"c\2.jpg"], ["data/b/1.jpg", "2.xml"]).pairs
+        {'b/1.jpg': 'data/b/1.jpg', 'c\\2.jpg': '2.xml'}
+        >>> match_names(["a/1.jpg", "b/1.jpg"], ["1.xml"]).ambiguous["a/1.jpg"]
+        ('1', 'a/1.jpg', 'b/1.jpg')
+    """
+    ours, theirs = _spelled(names), _spelled(targets)
+    pairs: dict[str, str] = {}
+    ambiguous: dict[str, tuple[str, str, str]] = {}
+    taken = {name for name in ours if name in theirs}
+    for name in filter(taken.__contains__, ours):
+        _add(name, name, ours, theirs, pairs, ambiguous)
+    for shorten in (str, bare_name):
+        left = {name: shorten(name) for name in ours if ours[name][0] not in pairs and ours[name][0] not in ambiguous}
+        if not left:
+            break
+        of_ours, of_theirs = _owners(ours, shorten), _owners(theirs, shorten)
+        for name, short in left.items():
+            end = next((end for end in _ends(short) if end in of_theirs), None)
+            found = [] if end is None else [target for target in of_theirs[end] if target not in taken]
+            if not found or end not in (short, *map(shorten, found)):
+                continue  # their folders differ
+            several = max(of_ours[end], of_theirs[end], key=len)
+            if len(several) == 1:
+                _add(name, found[0], ours, theirs, pairs, ambiguous)
+                taken.add(found[0])
+            else:
+                for spelling in ours[name]:
+                    ambiguous[spelling] = (end, *several)
+    return NameMatches(pairs, ambiguous)
+
+
+def _spelled(names: Iterable[str]) -> dict[str, list[str]]:
+    """Normalised name → how it is spelled."""
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        found.setdefault(normalise_name(name), []).append(name)
+    return found
+
+
+def _add(
+    name: str,
+    target: str,
+    ours: Mapping[str, list[str]],
+    theirs: Mapping[str, list[str]],
+    pairs: dict[str, str],
+    ambiguous: dict[str, tuple[str, str, str]],
+) -> None:
+    """Adds a pair of normalised names; a target that two are spelled like is one only for its own spelling."""
+    for spelling in ours[name]:
+        if len(theirs[target]) == 1 or spelling in theirs[target]:
+            pairs[spelling] = spelling if spelling in theirs[target] else theirs[target][0]
+        else:
+            ambiguous[spelling] = (target, theirs[target][0], theirs[target][1])
+
+
+def _owners(names: Iterable[str], shorten: Callable[[str], str]) -> dict[str, list[str]]:
+    """End of a shortened name → the names that have it, two at most."""
+    owners: dict[str, list[str]] = {}
+    for name in names:
+        for end in _ends(shorten(name)):
+            same = owners.setdefault(end, [])
+            if len(same) < 2:
+                same.append(name)
+    return owners
+
+
+def _ends(name: str) -> Iterator[str]:
+    """A name from each of its folders on, the whole one first."""
+    yield name
+    while slash := name.find("/") + 1:
+        name = name[slash:]
+        yield name
+
+
+def find_ids(names: Iterable[str], store: Container[str]) -> NameMatches:
+    """The id of each name in a store that tells whether it has one, but not which it has; one to one.
+
+    That is the name, what it ends in from a folder on, either without the ending of an image, or the number in its
+    end: "9" of COCO_val2014_000000000009.jpg. A shorter form that stands for two of the names is the id of neither.
+    """
+    forms = {name: _forms(name) for name in names}
+    pairs = {name: name for name in forms if name in store}
+    owners: dict[str, list[str]] = {}
+    for name, own in forms.items():
+        for form in own:
+            owners.setdefault(form, []).append(name)
+    ambiguous = {}
+    for name, own in forms.items():
+        form = None if name in pairs else next((form for form in own if form in store and form not in pairs), None)
+        if form is not None and len(owners[form]) == 1:
+            pairs[name] = form
+        elif form is not None:
+            ambiguous[name] = (form, *owners[form][:2])
+    return NameMatches(pairs, ambiguous)
+
+
+def _forms(name: str) -> list[str]:
+    """What a name may be stored as, the longest first."""
+    whole = normalise_name(name)
+    stem, dot, ending = whole.rpartition(".")
+    stem = stem if f"{dot}{ending}".lower() in ENDINGS else whole
+    number = end_number(name)
+    return list(dict.fromkeys([*_ends(whole), *_ends(stem), *_ends(bare_name(whole)), *([number] if number else [])]))
+
+
+def end_number(name: str) -> str | None:
+    """The number that a name ends in, before its ending and without zeros before it."""
+    number = _NUMBER.search(bare_name(normalise_name(name)))
+    return str(int(number[0])) if number else None
+
+
+_VALID: set[tuple[str, ...]] = set()
+"""Fingerprints of data sets whose ids stand for one image each."""
+
+
+def validate_image_ids(*datasets: Dataset, column: str = IMAGE) -> None:
+    """Raises where an `image_id` stands for images that differ, in one data set or several.
+
+    Several paths of one image are one image, by their files' content. Data without ids or images is not looked at, nor
+    are images that are not on this machine.
+
+    Raises:
+        ValueError: two images have one id; it names them, and how ids are told apart.
+    """
+    parts = [
+        part
+        for part in datasets
+        if {IMAGE_ID, column} <= set(part.column_names) and isinstance(part.features[column], Image)
+    ]
+    known = (column, *(part._fingerprint for part in parts))
+    if not parts or known in _VALID:
+        return
+    ids, rows = _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, IMAGE_ID))
+    rows = np.where(rows == ids.index("").as_py(), -1, rows)  # an empty id is none
+    if any(_held_bytes(part, column) for part in parts):
+        paths = np.arange(len(rows))
+    else:
+        paths = (
+            _codes(chunk.cast(pa.large_string()) for part in parts for chunk in _chunks(part, column, "path"))[1] + 1
+        )
+    distinct = np.unique(rows[rows >= 0] * (paths.max(initial=0) + 1) + paths[rows >= 0])  # pairs of id and path
+    several = np.bincount(distinct // (paths.max(initial=0) + 1), minlength=len(ids) + 1)[rows] > 1
+    several &= rows >= 0
+    if not several.any():
+        _VALID.add(known)
+        return
+    images: dict[int, dict[str, str | None]] = {}  # code → key → path
+    start = 0
+    for part in parts:
+        own = np.flatnonzero(several[start : start + len(part)])
+        for row, (key, path) in zip(own, _keys(part, column, own), strict=True):
+            images.setdefault(int(rows[start + row]), {}).setdefault(key, path)
+        start += len(part)
+    wrong = {code: two for code, keys in images.items() if len(keys) > 1 and (two := _different(keys))}
+    if wrong:
+        code, two = next(iter(wrong.items()))
+        raise ValueError(_of_two(ids[code].as_py(), *two, f" ({len(wrong):,} ids are so)"))
+    _VALID.add(known)
+
+
+def _of_two(image_id: Any, first: str, second: str, more: str = "") -> str:
+    return (
+        f"`{IMAGE_ID}` {image_id!r} stands for two images, {first} and {second}{more}: captions, scores and features "
+        "of one would be taken for the other's. Where sources were joined that number alike, write each one's name "
+        f"before its ids first: `data = data.map(lambda row: {{'{IMAGE_ID}': f\"coco/{{row['{IMAGE_ID}']}}\"}})`. In "
+        f"a table name another column: `load_captioned(..., columns={{'{IMAGE_ID}': 'file_name'}})`."
+    )
+
+
+def _chunks(part: Dataset, column: str, field: str | None = None) -> list[pa.Array]:
+    """A column, or a field of its records, in the order of the rows."""
+    values = part.data.column(column)
+    values = values if field is None else pc.struct_field(values, field)
+    return (values if part._indices is None else values.take(part._indices.column(0))).chunks
+
+
+def _held_bytes(part: Dataset, column: str) -> int:
+    contents = pc.struct_field(part.data.column(column), "bytes")
+    return len(contents) - contents.null_count
+
+
+def _codes(chunks: Iterable[pa.Array]) -> tuple[pa.Array, np.ndarray]:
+    """The distinct texts, and which of them each row has, int64 (rows,), -1 for null."""
+    found = pa.chunked_array(list(chunks), pa.large_string()).combine_chunks().dictionary_encode()
+    return found.dictionary, found.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _keys(part: Dataset, column: str, rows: np.ndarray) -> Iterator[tuple[str, str | None]]:
+    """Of each of these rows the image's path, or a digest of its bytes, and the path it is called by."""
+    images = part.select_columns([column]).with_format(None)
+    images = images if len(rows) == len(part) else images.select(rows)
+    for batch in images.with_format("arrow").iter(1000):
+        for chunk in batch[column].chunks:
+            paths = pc.struct_field(chunk, "path").to_pylist()
+            for content, path in zip(pc.struct_field(chunk, "bytes"), paths, strict=True):
+                yield (xxh3_128_hexdigest(content.as_buffer()) if content.is_valid else path or ""), path
+
+
+def _different(keys: Mapping[str, str | None]) -> list[str] | None:
+    """Two images of several that differ in content, as they are called; None where none are known to."""
+    contents: dict[str, str] = {}
+    for key, path in keys.items():
+        if not key or (key == path and not os.path.isfile(key)):
+            continue  # nothing is known of it
+        content = xxh3_128_hexdigest(Path(key).read_bytes()) if key == path else key
+        contents.setdefault(content, repr(path) if path else f"one of the digest {content[:8]}")
+    return list(contents.values())[:2] if len(contents) > 1 else None
+
+
+def validate_same_image(image_id: Any, images: Sequence[Any]) -> None:
+    """Raises a `ValueError` where images that share an id differ: stored ones, paths, PIL images or arrays."""
+    for other in images[1:]:
+        if not _is_same(images[0], other):
+            raise ValueError(_of_two(image_id, _called(images[0]), _called(other)))
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two images are known not to differ, by path, by the bytes of their files, or by their pixels."""
+    if first is second or (_path(first) is not None and _path(first) == _path(second)):
+        return True
+    contents = [_content(image) for image in (first, second)]
+    if None in contents or contents[0][0] != contents[1][0]:
+        return True  # not on this machine, or of different types
+    return contents[0] == contents[1]
+
+
+def _path(image: Any) -> str | None:
+    """The file that an image is read from; None where it holds its bytes or pixels."""
+    if isinstance(image, Mapping):
+        image = image.get("path") if image.get("bytes") is None else None
+    elif isinstance(image, PILImage.Image):
+        image = getattr(image, "filename", None)
+    return os.fspath(image) if isinstance(image, (str, os.PathLike)) and image else None
+
+
+def _content(image: Any) -> tuple[str, Any] | None:
+    if isinstance(image, PILImage.Image):
+        return "pixels", (image.size, image.mode, image.tobytes())
+    if isinstance(image, np.ndarray):
+        return "array", (image.shape, image.tobytes())
+    path = _path(image)
+    if path is not None:
+        return ("file", Path(path).read_bytes()) if os.path.isfile(path) else None
+    content = image.get("bytes") if isinstance(image, Mapping) else image
+    return ("file", bytes(content)) if isinstance(content, (bytes, bytearray)) else None
+
+
+def _called(image: Any) -> str:
+    path = image.get("path") if isinstance(image, Mapping) else _path(image)
+    size = f"an image of {image.width} × {image.height} pixels" if isinstance(image, PILImage.Image) else "an image"
+    return repr(path) if path else f"{size} without a file name"

@@ -1,0 +1,116 @@
+"""Which file a name in a caption file is of."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import datasets
+import pytest
+from PIL import Image
+
+from hf_curriculum import load_captioned, load_conversations
+from hf_curriculum.data.readers.folder import locate_images
+
+COLOURS = {(255, 0, 0): "red", (0, 0, 255): "blue", (0, 128, 0): "green"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "data"
+
+
+def paint(folder, **files):
+    """Images of one colour: name of a file → colour."""
+    for name, colour in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), colour).save(folder / name, format="PNG")
+
+
+def captions(folder, *names):
+    """A table of these names, captions are their positions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"file_name": name, "caption": str(number)} for number, name in enumerate(names)]
+    (folder / "captions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder / "captions.jsonl"
+
+
+def colours(rows):
+    return [COLOURS[row["image"].getpixel((4, 4))] for row in rows]
+
+
+E_COMPOSED, E_DECOMPOSED = (unicodedata.normalize(form, "né/é.png") for form in ("NFC", "NFD"))
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        ({"a/1.png": "red", "b/1.png": "blue"}, ["a/1.png", "b/1.png"]),
+        ({"images/a/1.png": "red", "images/b/1.png": "blue"}, ["a/1.png", "b/1.png"]),
+        ({"images/1.png": "red", "images/2.png": "blue"}, ["a/1.png", "b/2.png"]),
+        ({"1.png": "red", "2.png": "blue"}, ["images/1.png", "images/2.png"]),
+        ({"images/0.png": "red", "images/1.png": "blue"}, [r"images\0.png", r".\images\1.png"]),
+        ({"0.png": "red", "1.png": "blue"}, [r"C:\photos\0.png", r"C:\photos\1.png"]),
+        ({r"a\0.png": "red", "a/0.png": "blue"}, [r"a\0.png", "a/0.png"]),
+        ({E_DECOMPOSED: "red", "1.png": "blue"}, [E_COMPOSED, "1.png"]),
+        ({E_COMPOSED: "red"}, [E_DECOMPOSED]),
+    ],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_names_by_their_folders_slashes_and_accents(folder, files, names, given):
+    paint(folder, **files)
+    inside = "images" if names == ["a/1.png", "b/2.png"] else "."
+    rows = load_captioned(captions(folder, *names), images=folder / inside if given else None)
+    assert colours(rows) == list(files.values())
+
+
+@pytest.mark.parametrize("read", ["captions", "conversations"])
+def test_names_that_differ_in_folders_alone_are_not_one_file(folder, read):
+    paint(folder, **{"flat/1.png": "red"})
+    names = ["coco/1.png", "vg/1.png"]
+    turns = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "It."}]
+    (folder / "llava.json").write_text(json.dumps([{"image": name, "conversations": turns} for name in names]))
+    load, source = {
+        "captions": (load_captioned, captions(folder, *names)),
+        "conversations": (load_conversations, folder / "llava.json"),
+    }[read]
+    with pytest.raises(ValueError, match=r"'coco/1\.png' and 'vg/1\.png' would both be the image '1\.png' in .*flat"):
+        load(source, images=folder / "flat")
+
+
+def test_one_name_spelled_twice_is_one_file(folder):
+    paint(folder, **{"flat/1.png": "red"})
+    rows = load_captioned(captions(folder, "a/1.png", "./a//1.png"), images=folder / "flat")
+    assert colours(rows) == ["red", "red"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("1.JPG", "1.jpg"), ("1", "1.jpg"), ("1.jpeg", "1.jpg"), ("Images/1.Png", "1.png")]
+)
+def test_a_file_called_almost_alike_is_named(folder, caplog, name, file):
+    paint(folder, **{file: "red"})
+    table = captions(folder, name)
+    near = rf"'{name}' is named, and '{file}' is in .*data"
+    with pytest.raises(FileNotFoundError, match=rf"No image that .* names is next to it.*{near}.*`images=False`"):
+        load_captioned(table)
+    with pytest.raises(FileNotFoundError, match=rf"None of the 1 images.*{near}"):
+        load_captioned(table, images=folder)
+    assert len(load_captioned(table, images=False)) == 1
+    paint(folder, **{"2.png": "blue"})
+    assert colours(load_captioned(captions(folder, "2.png", name))) == ["blue"]
+    assert f"1 of 2 images are not in {folder}. '{name}' is named, and '{file}' is in" in caplog.text
+
+
+def test_images_of_other_names_are_text_alone(folder, caplog):
+    paint(folder, **{"chart.png": "red"})
+    assert load_captioned(captions(folder, "1.png")).column_names[0] == "caption"
+    assert "loaded as text alone" in caplog.text
+
+
+def test_rows_without_a_name_stay_without_one(tmp_path):
+    paint(tmp_path, **{"images/1.png": "red"})
+    names = ["1.png", None, "http://x/2.png", "1.png"]
+    there = str(tmp_path / "images" / "1.png")
+    assert locate_images(tmp_path, names) == [there, None, "http://x/2.png", there]
+    assert locate_images(tmp_path, [None]) == [None]
