@@ -19,8 +19,6 @@ from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
-from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.folder import find_files
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -129,6 +127,9 @@ ENDINGS = {".train": "train", ".dev": "validation", ".valid": "validation", ".te
 
 def find_text_files(source: Path) -> dict[str, list[Path]]:
     """Split -> its text files by path; of a folder those with one of `ENDINGS`, `.txt` only without any other."""
+    from hf_curriculum.data.left_out import LeftOut
+    from hf_curriculum.data.readers.folder import find_files
+
     if not source.exists():
         raise FileNotFoundError(
             f"There is no file or folder {source}. Give a text corpus: a file, or a folder of them."

@@ -212,7 +212,7 @@ def test_data_sets_and_files_in_one_store(tmp_path):
 def test_a_pattern_in_a_folder_with_brackets_is_of_that_folder(tmp_path):
     for folder, image in (("set[1]", 1), ("set1", 2)):
         (tmp_path / folder).mkdir()
-        table(tmp_path / folder / "a.tsv", [image])
+        table(tmp_path / folder / "a.tsv", [image], start=2)
     assert list(pack_regions(str(tmp_path / "set[1]" / "*.tsv"), tmp_path / "store", progress=False)) == ["1"]
 
 
