@@ -32,13 +32,14 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
     """A text corpus, one row per line that is not blank, never held in memory.
 
     Columns: `caption` (the line: scorers, tokenizer and `CaptionCollator(tokenizer, None)` read it as they read
-    captions) and `source` (the file it is from, for `Staged(..., column="source")`). There are no images. The lines
+    captions) and `source` (the file it is from, with its folder where two are called alike, for
+    `Staged(..., column="source")`). There are no images. The lines
     are written once to the cache of `datasets` and memory-mapped: what was read stays in memory only while the
     operating system has room for it.
 
     Args:
         source: a file, or a folder of the challenge's files: `*.train`, `*.dev` and `*.test` (or `*.txt`), also as
-            .gz.
+            .gz. Hidden files are passed over, and counted as others are.
         split: "train", "validation" (`*.dev`) or "test" alone.
 
     Returns:
@@ -46,7 +47,8 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
 
     Raises:
         FileNotFoundError: there is no such path.
-        ValueError: no text is found, there is no such split, all lines are blank, or a file is not UTF-8.
+        ValueError: no text is found, there is no such split, all lines are blank, a file is not UTF-8 or truncated, or
+            one of the same name is beside it, such as its .gz.
 
     Example:
         >>> text = load_text("train_50M")                           # doctest: +SKIP

@@ -56,8 +56,9 @@ def add_scores_from(
 ) -> Dataset | DatasetDict:
     """Joins scores that were made elsewhere to a data set, by key.
 
-    Rows whose key the source lacks get NaN. The matches are logged: rows with and without a score, keys left over. The
-    column's provenance says `joined`, and names the file or address and its SHA-256 or a digest of the data read.
+    Rows whose key the source lacks get NaN. The matches are logged: rows with and without a score, keys left over. So
+    are cells without a number, and columns with numbers among texts, which are not joined. The column's provenance
+    says `joined`, and names the file or address and its SHA-256 or a digest of the data read.
 
     Args:
         dataset: one data set, or several splits that are joined to the same source.
@@ -76,8 +77,8 @@ def add_scores_from(
     Raises:
         FileNotFoundError: the file does not exist, or there is no Parquet file.
         TypeError: a source or a data set of another kind.
-        ValueError: a column is missing or exists already, a key occurs twice in the source, no row matches, `easy` is
-            unknown, or files of one folder hold scores of different provenance.
+        ValueError: a column is missing, exists already or stands twice in the header. A key occurs twice in the
+            source, no row matches, `easy` is unknown, or files of one folder hold scores of different provenance.
 
     Example:
         >>> from datasets import Dataset

@@ -50,7 +50,8 @@ def index_buckets(path: str | Path, *, score_column: str, easy: Easy | None = No
 
     Raises:
         FileNotFoundError: there is no folder `bucket=…`, or one of them holds no Parquet file.
-        ValueError: buckets overlap, a number is missing, files have other columns, or `easy` is not known.
+        ValueError: buckets overlap, a number is missing or stands twice, a folder has none, files have other columns,
+            or `easy` is not known.
 
     Example:
         >>> index = index_buckets("s3-mount/buckets", score_column="clip_similarity", easy="high")    # doctest: +SKIP

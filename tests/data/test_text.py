@@ -178,7 +178,7 @@ def test_hidden_files_are_no_text_and_what_is_passed_over_is_counted(tmp_path, c
         file.write_text(text)
     rows = load_text(tmp_path)
     assert dict(zip(rows["source"], rows["caption"], strict=True)) == {"Z": "three", "a/b/x": "two", "a/x": "one"}
-    assert "hidden files: 2" in caplog.text
+    assert "hidden files and folders: 2" in caplog.text
     assert "y.train.bz2, for example" in caplog.text
     assert "files in .txt beside those of a corpus: 1" in caplog.text
 

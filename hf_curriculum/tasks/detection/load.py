@@ -46,8 +46,8 @@ def load_objects(
         Columns `image`, `image_id` (COCO's id, VOC's name, as strings), `file_name`, `objects`: per row a list of
         `{"box": [left, top, right, bottom], "name": ...}` in pixels, of COCO with `area` and `iscrowd`, of VOC with
         `difficult`. For VOC, a `DatasetDict` of those of `train`, `validation` and `test` that exist. Missing images
-        are left out, and counted. Boxes are of the image as it is read: where EXIF turns it and the file gives it the
-        stored size, they are turned too.
+        are left out, and counted, as are lines that repeat an image. Boxes are of the image as it is read: where EXIF
+        turns it and the file gives it the stored size, they are turned too.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or none of its images.

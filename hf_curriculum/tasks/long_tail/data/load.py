@@ -38,7 +38,8 @@ def load_labelled(
     """Loads images with one class each from any usual source, one row per image.
 
     Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `label` (`ClassLabel`, the same
-    classes in every split), `image_id` (string) and what else the source holds.
+    classes in every split), `image_id` (string) and what else the source holds. What is left out is counted in one
+    warning: hidden files, others than images, fields of several types.
 
     Args:
         source: a loaded data set, a name on the Hub, or a path: a folder of class folders, ImageNet-LT's lists, a

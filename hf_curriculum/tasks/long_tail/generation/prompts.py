@@ -83,7 +83,8 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is neither, lacks a column, holds values other than texts, or is not UTF-8.
+        ValueError: it is neither, lacks a column, holds values other than texts, or is not UTF-8. Or a quotation mark
+            stays open, a row has other cells than the header, or a name stands twice in the header or as a key.
 
     Example:
         >>> load_prompts("prompts.csv", "a 8k real photo: {prompt}")  # doctest: +SKIP
