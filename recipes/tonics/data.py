@@ -172,7 +172,11 @@ def sources_of(data_args: DataArguments) -> dict[str, str]:
     """Name → what is loaded, of each source of training pairs."""
     given = [part.strip() for part in data_args.data.split(",")]
     names: dict[str, str] = {}
-    others = [entry["data"] for entry in data_args.evaluations.values() if entry.get("data") not in (None, data_args.data, *given)]
+    others = [
+        entry["data"]
+        for entry in data_args.evaluations.values()
+        if entry.get("data") not in (None, data_args.data, *given)
+    ]
     for source in [*given, *dict.fromkeys(others)]:
         if names.setdefault(name_of(source), source) != source or given.count(source) > 1:
             raise ValueError(
