@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import gc
 import glob
 import hashlib
 import json
@@ -276,10 +277,15 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_distinct)
 
 def parse_json(text: str | bytes) -> Any:
     """What JSON holds; a `JSONDecodeError` also where it has a key twice, or is nested too deeply to be read."""
+    collected = gc.isenabled()
+    gc.disable()  # the pairs of each object would have it look through all of the program's objects again and again
     try:
         return _DECODER.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
     except RecursionError as error:
         raise json.JSONDecodeError("It is nested too deeply", str(text[:80]), 0) from error
+    finally:
+        if collected:
+            gc.enable()
 
 
 def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:

@@ -74,8 +74,8 @@ def desk(photos, tmp_path, monkeypatch):
 def test_there_is_a_guide_for_every_task():
     assert {path.stem for path in GUIDES if path.parent.name == "guides"} == {
         "README", "a_billion_pairs", "advise", "align_images_and_nouns", "any_trainer", "babylm",
-        "captioner_on_regions", "choose_while_training", "compare", "detect_from_captions", "hand_over_the_order",
-        "read_the_report", "synthetic_to_real",
+        "captioner_on_regions", "captions", "choose_while_training", "compare", "detect_from_captions",
+        "hand_over_the_order", "read_the_report", "synthetic_to_real",
         "reproduce_the_papers", "sampler", "scale", "score_my_data", "speed",
         "train_with_a_curriculum", "vision_language",
         "when_it_helps", "write_your_own",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
     rows = [row for row in records if isinstance(row, Mapping)] if isinstance(records, Records) else []
     if isinstance(records, Records) and records.header and not rows:
         raise ValueError(f"{path} has the header {records.header} and no row that can be read. Look at the file.")
-    found = dict.fromkeys(field for row in rows for field in row)
+    found = dict.fromkeys(chain.from_iterable(rows))
     fields = table_fields(found, columns, text_alone=request.images is False) if rows else None
     if fields is None:
         raise _unrecognised(path, request, list(found) if rows or content == [] else content)

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -58,13 +59,13 @@ def read_records(text: str, suffix: str, reject: Reject, left_out: LeftOut) -> A
             if not (error.msg == "Extra data" and rest and _is_object(first)):
                 raise
             suffix = ".jsonl"
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # splitlines() splits captions at U+2028 too
+    lines = list(io.StringIO(text, newline=""))  # splitlines() splits captions at U+2028 too
     if suffix == ".jsonl":
         return _with_characters(_parsed(lines, _parse_line, reject), text, reject)
-    token_line = re.match(r"[^\t#]*#[^\t]*\t|\S+\.\w+#\d+\s", lines[0])
+    token_line = re.match(r"[^\t#]*#[^\t]*\t|\S+\.\w+#\d+\s", "".join(lines[:1]))
     if token_line or any(map(_TOKEN_LINE.match, lines[1:2])):  # the first line may be a header that is in the way
         return _parsed(lines, _parse_token_line, reject)
-    return _read_cells(list(io.StringIO(text, newline="")), reject, left_out)
+    return _read_cells(lines, reject, left_out)
 
 
 def _parsed(lines: Sequence[str], parse: Callable[[str], Any], reject: Reject) -> Records:
@@ -73,9 +74,9 @@ def _parsed(lines: Sequence[str], parse: Callable[[str], Any], reject: Reject) -
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                row = parse(line)
+                row = parse(line.rstrip("\r\n"))
             except ValueError as error:
-                reject(f"Line {number} is {error}: {line[:80]!r}.")
+                reject(f"Line {number} is {error}: {line.strip()[:80]!r}.")
                 continue
             found.append(row)
             found.lines.append(number)
@@ -192,12 +193,12 @@ def _rows(lines: list[str], first: int, dialect: Mapping[str, Any], reject: Reje
                 if cells is None:
                     return
                 end = first + reader.line_num
-                problem = "lines below it look like rows" if _takes_rows(lines[start:end], cells, dialect) else ""
-                if not problem:
+                if end == start + 1 or not _takes_rows(lines[start:end], cells, dialect):
                     if cells:
                         yield start + 1, cells
                     start = end
                     continue
+                problem = "lines below it look like rows"
             reject(
                 f"In line {start + 1} a quotation mark opens a cell and does not close it at its end ({problem}): "
                 f"{lines[start][:80]!r}. Within quotation marks each one is written twice, as Excel and pandas do: "
@@ -210,8 +211,6 @@ def _rows(lines: list[str], first: int, dialect: Mapping[str, Any], reject: Reje
 
 def _takes_rows(lines: Sequence[str], cells: Sequence[str], dialect: Mapping[str, Any]) -> bool:
     """Whether a row of several lines has taken in other rows: cells of its lines are of the kind of its own."""
-    if len(lines) < 2:
-        return False
     at = next((place for place, cell in enumerate(cells) if "\n" in cell or "\r" in cell), len(cells))
     split = [line.rstrip("\r\n").split(dialect["delimiter"]) for line in lines]
     split = [parts if len(parts) >= len(cells) else [] for parts in split]
@@ -340,12 +339,13 @@ def shared_scalars(
 
     Integers among floats become floats. Values of several types, or that Arrow cannot hold, are counted in `left_out`.
     """
-    names = dict.fromkeys(name for record in records for name in record)
+    names = dict.fromkeys(chain.from_iterable(records))
     columns = {}
     for name in filter({*names}.difference(without).__contains__, names):
         values = [record.get(name) for record in records]
         try:
-            if len({key for value in values for key in _keys(value)}) > _MOST_KEYS:
+            nested = {dict, list} & set(map(type, values))
+            if nested and len({key for value in values for key in _keys(value)}) > _MOST_KEYS:
                 raise TypeError
             columns[name] = pa.array(values)
             if pa.types.is_null(columns[name].type):
