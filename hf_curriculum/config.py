@@ -70,10 +70,15 @@ def _read(value: str | Path, what: str, names: list[str]) -> Any:
     if isinstance(value, Path) or name.endswith((".yaml", ".yml", ".json")):
         if not Path(name).is_file():
             raise ValueError(f"The {what} file {name!r} does not exist.")
-        text = Path(name).read_text(encoding="utf-8")
+        try:
+            text = Path(name).read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"The {what} file {name!r} is not UTF-8 ({error}). Save it as UTF-8.") from error
     try:
-        return json.loads(text)  # first: its tabs are no YAML
-    except (ValueError, RecursionError):
+        return parse_json(text)  # first: its tabs are no YAML
+    except RepeatedKeyError as error:
+        raise ValueError(f"The {what} {str(value)!r} is not clear: {error}. Remove one of them.") from error
+    except ValueError:
         try:
             return read_yaml(text)
         except (yaml.YAMLError, ValueError) as error:
@@ -167,11 +172,22 @@ def read_yaml(text: str) -> Any:
         raise yaml.YAMLError("its lists and mappings are nested too deep") from error
 
 
+def _construct_mapping(loader: Any, node: Any, deep: bool = False) -> dict[Any, Any]:
+    """As PyYAML makes a mapping, but a key that stands twice is an error."""
+    import yaml
+
+    names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise yaml.YAMLError(f"the key {twice!r} stands twice in the mapping of line {node.start_mark.line + 1}")
+    return yaml.SafeLoader.construct_mapping(loader, node, deep)
+
+
 @cache
 def _loader() -> type:
     import yaml
 
     loader = type("Loader", (yaml.SafeLoader,), {})  # the resolver is added to this class alone
+    loader.construct_mapping = _construct_mapping
     loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
     return loader
 

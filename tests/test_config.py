@@ -44,11 +44,23 @@ def test_a_mapping_without_a_type(tmp_path):
         ("phase", (), "'phase' is neither a mapping, nor a file that holds one"),
         ("a: [", (), "'a: \\[' is neither a file, JSON nor YAML: "),
         ("lost.yml", (), "The curriculum file 'lost.yml' does not exist"),
+        ('{"a": 1, "a": 2}', (), "is not clear: The key 'a' stands twice in one object"),
+        ("b:\n  a: 1\n  a: 2", (), "the key 'a' stands twice in the mapping of line 2"),
     ],
 )
 def test_what_cannot_be_read(value, names, message):
     with pytest.raises(ValueError, match=message):
         read_config(value, "curriculum", names)
+
+
+def test_files_that_other_programs_save(tmp_path):
+    for name, text in (("a.yml", "type: iid"), ("a.json", '{"type": "iid"}')):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        assert read_config(tmp_path / name, "curriculum", NAMES) == {"type": "iid"}
+    (tmp_path / "a.yml").write_bytes(b"type: caf\xe9")
+    with pytest.raises(ValueError, match=r"The curriculum file '.*a\.yml' is not UTF-8"):
+        read_config(tmp_path / "a.yml", "curriculum", NAMES)
+    assert read_config("base: &a {x: 1}\nmore: {<<: *a, x: 2}", "mapping")["more"] == {"x": 2}
 
 
 def test_a_class_is_not_what_is_made_of_it():

@@ -136,13 +136,12 @@ def _extract(
     from hf_curriculum.cli.common import model_of
     from hf_curriculum.config import IMAGE_SUFFIXES
     from hf_curriculum.data.load import load_captioned
+    from hf_curriculum.data.readers.folder import visible_files
     from hf_curriculum.data.regions.extract import extract_regions
     from hf_curriculum.data.regions.processor import RegionProcessor
 
     name, folder = model_of(model), Path(source)
-    plain = folder.is_dir() and {file.suffix.lower() for file in folder.iterdir() if file.is_file()} <= {
-        *IMAGE_SUFFIXES
-    }
+    plain = folder.is_dir() and {file.suffix.lower() for file in visible_files(folder)} <= {*IMAGE_SUFFIXES}
     data = folder if plain else load_captioned(source, images=images)
     if not plain and (without := _without_images(data)):
         raise typer.BadParameter(

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import logging
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -33,13 +34,14 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
     """A text corpus, one row per line that is not blank, never held in memory.
 
     Columns: `caption` (the line: scorers, tokenizer and `CaptionCollator(tokenizer, None)` read it as they read
-    captions) and `source` (the file it is from, for `Staged(..., column="source")`). There are no images. The lines
+    captions) and `source` (the file it is from, with its folder where two are called alike, for
+    `Staged(..., column="source")`). There are no images. The lines
     are written once to the cache of `datasets` and memory-mapped: what was read stays in memory only while the
     operating system has room for it.
 
     Args:
         source: a file, or a folder of the challenge's files: `*.train`, `*.dev` and `*.test` (or `*.txt`), also as
-            .gz.
+            .gz. Hidden files are passed over, and counted as others are.
         split: "train", "validation" (`*.dev`) or "test" alone.
 
     Returns:
@@ -47,7 +49,8 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
 
     Raises:
         FileNotFoundError: there is no such path.
-        ValueError: no text is found, there is no such split, all lines are blank, or a file is not UTF-8.
+        ValueError: no text is found, there is no such split, all lines are blank, a file is not UTF-8 or truncated, or
+            one of the same name is beside it, such as its .gz.
 
     Example:
         >>> text = load_text("train_50M")                           # doctest: +SKIP
@@ -66,7 +69,8 @@ def load_text(source: str | Path, *, split: str | None = None) -> Dataset | Data
 def _load(files: Sequence[Path]) -> Dataset:
     """The lines of some files."""
     stamps = [(os.path.realpath(file), (status := file.stat()).st_size, status.st_mtime_ns) for file in files]
-    dataset = cached_arrow(["lines", 1, *stamps], lambda: _batches(files), _SCHEMA)
+    sources = corpus_names(files)
+    dataset = cached_arrow(["lines", 2, *stamps, *sources], lambda: _batches(files, sources), _SCHEMA)
     if not len(dataset):
         raise ValueError(f"All lines of {[str(file) for file in files]} are blank: there is no text to learn from.")
     names = ", ".join(file.name for file in files)
@@ -74,10 +78,9 @@ def _load(files: Sequence[Path]) -> Dataset:
     return dataset
 
 
-def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+def _batches(files: Sequence[Path], sources: Sequence[str]) -> Iterator[pa.RecordBatch]:
     blank = 0
-    for file in files:
-        name = corpus_name(file)
+    for file, name in zip(files, sources, strict=True):
         for lines in read_lines(file, _ROWS):
             kept = list(filter(None, lines))
             blank += len(lines) - len(kept)
@@ -129,14 +132,23 @@ ENDINGS = {".train": "train", ".dev": "validation", ".valid": "validation", ".te
 
 def find_text_files(source: Path) -> dict[str, list[Path]]:
     """Split -> its text files by path; of a folder those with one of `ENDINGS`, `.txt` only without any other."""
+    from hf_curriculum.data.left_out import LeftOut
+    from hf_curriculum.data.readers.folder import find_files
+
     if not source.exists():
         raise FileNotFoundError(
             f"There is no file or folder {source}. Give a text corpus: a file, or a folder of them."
         )
     if source.is_file():
-        return {ENDINGS.get(ending(source), "train"): [source]}
-    files = sorted(file for file in source.rglob("*") if file.is_file() and ending(file) in ENDINGS)
-    proper = [file for file in files if ending(file) != ".txt"]
+        return {ENDINGS.get(ending(source).lower(), "train"): [source]}
+    left_out = LeftOut()
+    endings = (*ENDINGS, *(f"{name}.gz" for name in ENDINGS))
+    files = find_files(source, endings, left_out, f"files that do not end in one of {sorted(ENDINGS)}")
+    kinds = {file: ENDINGS[ending(file).lower()] for file in files}
+    proper = [file for file in files if ending(file).lower() != ".txt"]
+    if proper:
+        left_out.add("files in .txt beside those of a corpus", len(files) - len(proper))
+    left_out.report(source, ())
     if not files:
         names = sorted(entry.name for entry in source.iterdir())[:10]
         raise ValueError(
@@ -145,7 +157,7 @@ def find_text_files(source: Path) -> dict[str, list[Path]]:
         )
     splits: dict[str, list[Path]] = {}
     for file in proper or files:
-        splits.setdefault(ENDINGS[ending(file)], []).append(file)
+        splits.setdefault(kinds[file], []).append(file)
     return {split: splits[split] for split in ("train", "validation", "test") if split in splits}
 
 
@@ -154,10 +166,21 @@ def ending(file: Path) -> str:
     return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
 
 
-def corpus_name(file: Path) -> str:
-    """The value of `source` in a file's rows: the file's name without endings."""
-    name = file.name.removesuffix(".gz")
-    return name.removesuffix(ending(file)) or name
+def corpus_names(files: Sequence[Path]) -> list[str]:
+    """The value of `source` in each file's rows: its name without endings, with its folder where two are called so."""
+    names = [(name := file.name.removesuffix(".gz")).removesuffix(ending(file)) or name for file in files]
+    root = os.path.commonpath([file.parent for file in files])
+    whole = [
+        Path(os.path.relpath(file.parent, root), name).as_posix() for file, name in zip(files, names, strict=True)
+    ]
+    names = [one if names.count(one) == 1 else longer for one, longer in zip(names, whole, strict=True)]
+    twice = [str(file) for file, name in zip(files, names, strict=True) if names.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"{twice[0]} and {twice[1]} are called alike, so lines would be read twice, or two sources count as one. "
+            "Remove or rename one of them."
+        )
+    return names
 
 
 _MARKS = {
@@ -190,6 +213,8 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
     except UnicodeDecodeError as error:
         with opened(file, "rb") as content:
             raise _undecodable(file, content, encoding) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{file} is no gzip file, or a truncated one ({error}). Copy it again.") from error
 
 
 def _undecodable(file: Path, content: Iterable[bytes], encoding: str) -> ValueError:

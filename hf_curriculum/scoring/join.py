@@ -14,6 +14,7 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
@@ -22,7 +23,9 @@ from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import parse_json, reading
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.outside_files import validate_folder
+from hf_curriculum.data.text import open_text
 from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -55,8 +58,9 @@ def add_scores_from(
 ) -> Dataset | DatasetDict:
     """Joins scores that were made elsewhere to a data set, by key.
 
-    Rows whose key the source lacks get NaN. The matches are logged: rows with and without a score, keys left over. The
-    column's provenance says `joined`, and names the file or address and its SHA-256 or a digest of the data read.
+    Rows whose key the source lacks get NaN. The matches are logged: rows with and without a score, keys left over. So
+    are cells without a number, and columns with numbers among texts, which are not joined. The column's provenance
+    says `joined`, and names the file or address and its SHA-256 or a digest of the data read.
 
     Args:
         dataset: one data set, or several splits that are joined to the same source.
@@ -75,8 +79,8 @@ def add_scores_from(
     Raises:
         FileNotFoundError: the file does not exist, or there is no Parquet file.
         TypeError: a source or a data set of another kind.
-        ValueError: a column is missing or exists already, a key occurs twice in the source, no row matches, `easy` is
-            unknown, or files of one folder hold scores of different provenance.
+        ValueError: a column is missing, exists already or stands twice in the header. A key occurs twice in the
+            source, no row matches, `easy` is unknown, or files of one folder hold scores of different provenance.
 
     Example:
         >>> from datasets import Dataset
@@ -89,6 +93,7 @@ def add_scores_from(
     splits = as_splits(dataset)
     table, origin = _read_source(source, keys, columns, next(iter(splits.values())))
     names = _score_columns(table, keys, columns)
+    _report_left_out(table, keys, names, origin["from"], columns is None)
     provenance = _provenance(table, names, keys, easy, origin)
     joined = _join(splits, table, keys, provenance, origin["from"], overwrite)
     return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
@@ -117,6 +122,8 @@ def _read_source(
         table = _read_file(file, text)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file} cannot be read ({error}). It should be a table with a row per key.") from error
+    if twice := sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
+        raise ValueError(f"{file} has the columns {twice} twice, and it is not known which is meant. Rename one.")
     return Dataset(table), {"from": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
 
 
@@ -155,9 +162,11 @@ def _read_parquet(address: str, keys: list[str], columns: Sequence[str] | None) 
 def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
     kind = file.suffix.lower()
     if kind in (".csv", ".tsv"):
+        delimiter, encoding = _form_of(file, kind)
         return pyarrow.csv.read_csv(
             file,
-            parse_options=pyarrow.csv.ParseOptions(delimiter="," if kind == ".csv" else "\t", newlines_in_values=True),
+            read_options=pyarrow.csv.ReadOptions(encoding=encoding),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(column_types=text),
         )
     if kind == ".parquet":
@@ -170,6 +179,33 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
             table = pyarrow.json.read_json(file, parse_options=options)
         return table
     raise ValueError(f"{file} is of no known kind. Scores are joined from .csv, .tsv, .parquet or .jsonl files.")
+
+
+def _form_of(file: Path, kind: str) -> tuple[str, str]:
+    """What separates the names in a table's first line, in Excel's of many countries a semicolon; and its encoding."""
+    with open_text(file) as lines:
+        header, encoding = next(iter(lines), ""), lines.encoding.removesuffix("-sig")
+    return (";" if ";" in header and "," not in header else ",") if kind == ".csv" else "\t", encoding
+
+
+def _report_left_out(table: Dataset, keys: list[str], names: list[str], source: str, chosen: bool) -> None:
+    """Warns of scores that are no numbers, and of columns that are not joined although they hold numbers."""
+    left_out = LeftOut()
+    for name in names:
+        values = read_column(table, name)
+        lacking = pc.fill_null(pc.is_nan(values), True) if pa.types.is_floating(values.type) else values.is_null()
+        left_out.add(f"cells without a number in `{name}` (their rows get NaN)", pc.sum(lacking).as_py() or 0)
+    for name in table.column_names if chosen else ():
+        if name not in (*keys, *names):
+            values = read_column(table, name)
+            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+                like = pc.match_substring_regex(values, r"^\s*[-+]?[0-9.,]+%?\s*$")
+                odd = values.filter(pc.invert(pc.fill_null(like, True)))
+                count = pc.sum(like).as_py() or 0
+                left_out.add(f"cells of `{name}`, a column of texts", count, odd[0] if len(odd) else values[0])
+            elif not pa.types.is_nested(values.type):
+                left_out.add(f"cells of `{name}`, a column of {values.type}", len(values))
+    left_out.report(source, ())
 
 
 def _score_columns(table: Dataset, keys: list[str], columns: Sequence[str] | None) -> list[str]:

@@ -15,6 +15,8 @@ from datasets import Features, Image
 
 from hf_curriculum.columns import IMAGE, require_columns
 from hf_curriculum.config import file_digest, reading
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.ranking import Easy
@@ -50,7 +52,8 @@ def index_buckets(path: str | Path, *, score_column: str, easy: Easy | None = No
 
     Raises:
         FileNotFoundError: there is no folder `bucket=…`, or one of them holds no Parquet file.
-        ValueError: buckets overlap, a number is missing, files have other columns, or `easy` is not known.
+        ValueError: buckets overlap, a number is missing or stands twice, a folder has none, files have other columns,
+            or `easy` is not known.
 
     Example:
         >>> index = index_buckets("s3-mount/buckets", score_column="clip_similarity", easy="high")    # doctest: +SKIP
@@ -109,14 +112,23 @@ def index_buckets(path: str | Path, *, score_column: str, easy: Easy | None = No
 
 def _files(folder: Path) -> list[list[Path]]:
     """The Parquet files of each bucket, in order."""
-    found = {int(match[1]): place for place in folder.glob("bucket*") if (match := _FOLDER.match(place.name))}
+    found: dict[int, Path] = {}
+    for place in sorted(folder.glob("bucket*")):
+        match = _FOLDER.match(place.name)
+        if place.is_dir() and (match is None or found.setdefault(int(match[1]), place) != place):
+            why = f"the number of {found[int(match[1])]}" if match else "no number: its rows belong to no bucket"
+            raise ValueError(f"{place} has {why}. Name its bucket, `bucket=3`, or move it away.")
     if not found:
         raise FileNotFoundError(f"{folder} holds no folder bucket=0. Partition the files by the number of the bucket.")
     if missing := sorted(set(range(max(found) + 1)) - found.keys()):
         raise ValueError(
             f"{folder} has buckets up to {max(found)}, and no bucket {missing[0]}. Number them from 0 on."
         )
-    buckets = [sorted(found[number].rglob("*.parquet")) for number in range(len(found))]
+    left_out = LeftOut()
+    buckets = [
+        find_files(found[number], (".parquet",), left_out, "files other than Parquet") for number in range(len(found))
+    ]
+    left_out.report(folder, ())
     for number, files in enumerate(buckets):
         if not files:
             raise FileNotFoundError(f"{found[number]} holds no Parquet file.")

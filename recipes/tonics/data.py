@@ -171,13 +171,20 @@ def _load(given: str, reads_regions: bool) -> tuple[Dataset, dict[str, Dataset]]
 def sources_of(data_args: DataArguments) -> dict[str, str]:
     """Name → what is loaded, of each source of training pairs."""
     given = [part.strip() for part in data_args.data.split(",")]
-    names = {name_of(source): source for source in given}
-    if len(names) < len(given):
-        raise ValueError(
-            f"data={data_args.data!r} has two sources of one name, and their images' ids could be the same. Rename a "
-            "file: its name without its ending comes before the ids."
-        )
-    return names
+    names: dict[str, str] = {}
+    others = [
+        entry["data"]
+        for entry in data_args.evaluations.values()
+        if entry.get("data") not in (None, data_args.data, *given)
+    ]
+    for source in [*given, *dict.fromkeys(others)]:
+        if names.setdefault(name_of(source), source) != source or given.count(source) > 1:
+            raise ValueError(
+                f"data={data_args.data!r} and the evaluations have two sources of one name, "
+                f"{names[name_of(source)]!r} and {source!r}, and their images' ids could be the same. Rename a file: its name without its ending "
+                "comes before the ids."
+            )
+    return {name: source for name, source in names.items() if source in given}
 
 
 def validate_files(study: Study) -> None:

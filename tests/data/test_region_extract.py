@@ -465,13 +465,15 @@ class TestExtract:
             (store.features("2") - mean) / deviation, grid_store.features("2"), atol=2e-2, rtol=0
         )
 
-    def test_a_folder_of_images(self, tmp_path):
+    def test_a_folder_of_images(self, tmp_path, caplog):
         (tmp_path / "photos" / "a").mkdir(parents=True)
         IMAGES["1"].save(tmp_path / "photos" / "a" / "1.png")
         IMAGES["0"].save(tmp_path / "photos" / "0.png")
         (tmp_path / "photos" / "notes.txt").write_text("")
+        (tmp_path / "photos" / "a" / "._1.png").write_bytes(b"\0\5")
         store = extract_regions(tmp_path / "photos", "scenes_clip", tmp_path / "store", grid=2, progress=False)
         assert list(store) == ["0.png", "a/1.png"]
+        assert "1 (notes.txt, for example); hidden files and folders: 1 (a/._1.png, for example)" in caplog.text
         (tmp_path / "photos" / "0.png").write_bytes(b"no image")
         with pytest.raises(UnreadableImageError, match=r"The image '0.png' cannot be decoded"):
             extract_regions(tmp_path / "photos", "scenes_clip", tmp_path / "other", grid=2, progress=False)

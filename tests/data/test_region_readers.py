@@ -172,7 +172,7 @@ def test_which_sizes_belong_to_a_table(tmp_path):
         SceneGraphTable(tmp_path, sizes=tmp_path / "test.hw.tsv")
 
 
-@pytest.mark.parametrize("text", ["480", '[{"height": 480}]', "[]", '{"height": 480', "x y"])
+@pytest.mark.parametrize("text", ["480", '[{"height": 480}]', "[]", '{"height": 480', "x y", "nan 4", "-4 0"])
 def test_sizes_that_are_none(tmp_path, text):
     (tmp_path / "a.hw.tsv").write_text(f"9\t{text}\n")
     with pytest.raises(ValueError, match=r"image '9' in .*a\.hw\.tsv holds no image size"):

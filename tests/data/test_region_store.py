@@ -209,6 +209,13 @@ def test_data_sets_and_files_in_one_store(tmp_path):
         pack_regions(3, tmp_path / "none")
 
 
+def test_a_pattern_in_a_folder_with_brackets_is_of_that_folder(tmp_path):
+    for folder, image in (("set[1]", 1), ("set1", 2)):
+        (tmp_path / folder).mkdir()
+        table(tmp_path / folder / "a.tsv", [image], start=2)
+    assert list(pack_regions(str(tmp_path / "set[1]" / "*.tsv"), tmp_path / "store", progress=False)) == ["1"]
+
+
 def test_an_id_in_two_files_names_both(tmp_path):
     table(tmp_path / "a.tsv", [1, 2])
     table(tmp_path / "b.tsv", [3, 2])

@@ -7,13 +7,15 @@ import json
 import os
 import pickle
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.regions import arrays
-from hf_curriculum.data.regions.arrays import FeatureFolder, ProposalFolder, RegionArchive, by_name
+from hf_curriculum.data.regions.arrays import FeatureFolder, ProposalFolder, RegionArchive, ids_of_files
 from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.tables import (
@@ -283,29 +285,58 @@ def test_features_whose_boxes_beside_have_changed_are_another_cache_key(tmp_path
     assert len(stamps) == 3
 
 
-def test_names_that_end_in_numbers_are_ids():
-    names = ["COCO_train2014_000000000009", "x_7", "000"]
-    files = [f"a/{name}.mat" for name in names]
-    assert by_name("a", files) == dict(zip([*names, "9", "7", "0"], files * 2, strict=True))
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (
+            ["a/COCO_train2014_000000000009.mat", "a/000.mat"],
+            {
+                "9": "a/COCO_train2014_000000000009.mat",
+                "COCO_train2014_000000000009": "…",
+                "0": "a/000.mat",
+                "a/000": "…",
+            },
+        ),
+        (["x_7.mat", "x_08.mat"], {"7": "x_7.mat", "8": "x_08.mat", "x_7": "…"}),
+        (["x_7.mat", "y_7.mat", "y_8.mat", "9.mat"], {"7": None, "8": None, "9": "9.mat", "y_8": "y_8.mat"}),
+        (["7.mat", "007.mat"], {"7": "7.mat", "007": "007.mat"}),
+        (["07.mat", "007.mat"], {"7": None, "07": "07.mat"}),
+        (
+            ["train/1.mat", "val/1.mat", "val/2.mat"],
+            {"1": None, "train/1": "train/1.mat", "val/1": "…", "2": "val/2.mat"},
+        ),
+        (["1.mat", "val/1.mat"], {"1": "1.mat", "val/1": "val/1.mat"}),
+        (["v1.0_a.mat", "v1.0_b.mat"], {"v1.0_a": "v1.0_a.mat", "v1": None, "0": None}),
+    ],
+)
+def test_each_id_is_of_one_file_alone(names, wanted):
+    places = ids_of_files(Path("f"), [Path("f", name) for name in names], LeftOut())
+    for image_id, name in wanted.items():
+        found = places.get(image_id)
+        assert found == (None if name is None else f"f/{name}") if name != "…" else found is not None
 
 
-@pytest.mark.parametrize("other", ["y_7", "cat", "v1.0_a"])
-def test_numbers_that_not_all_names_end_in_or_two_do_are_none(other):
-    assert set(by_name("a", ["a/x_7.mat", f"a/{other}.mat"])) == {"x_7", other}
+def test_files_of_one_name_and_hidden_ones_in_a_folder_of_features(tmp_path, caplog):
+    for number, name in enumerate(("a/1", "b/1", "b/2", ".ipynb_checkpoints/3", "__MACOSX/4")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        np.save(tmp_path / f"{name}.npy", np.full((1, 8), number, np.float32))
+    (tmp_path / "._5.npy").write_bytes(b"\0\5")
+    found = open_regions(tmp_path)
+    assert {image_id: regions.features[0, 0] for image_id, regions in found.items()} == {"a/1": 0, "b/1": 1, "2": 2}
+    assert len(found) == 3
+    assert "1" not in found
+    assert "hidden files and folders: 3" in caplog.text
+    assert "names that several files have, which their folders tell apart: 1 (1, for example)" in caplog.text
 
 
-def test_files_called_alike_are_told_apart_by_their_folders(tmp_path, caplog):
-    for place, value in (("a", 1), ("b", 2)):
-        (tmp_path / place).mkdir()
-        np.save(tmp_path / place / "1.npy", np.float32([[0, 0, value, value]]))
-    source = ProposalFolder(tmp_path, "xyxy", normalised=False)
-    assert list(source) == ["a/1", "b/1"]
-    assert [source[name].boxes.tolist() for name in source] == [[[0, 0, 1, 1]], [[0, 0, 2, 2]]]
-    assert "1" not in source
-    assert "files called alike, 'a/1' and 'b/1'" in caplog.text
-
-
-def test_what_stands_twice_for_one_image_is_refused(tmp_path):
+def test_a_name_that_stands_for_two_images_is_refused(tmp_path):
+    for entries, message in (
+        ({"x": BOXES, "x/boxes": BOXES}, "has the entry 'x/boxes', and whose it is is not known"),
+        ({"a/boxes": BOXES, "features": BOXES}, "has the entry 'features', and whose it is is not known"),
+    ):
+        np.savez(tmp_path / "a.npz", **entries)
+        with pytest.raises(ValueError, match=message):
+            list(open_regions(tmp_path / "a.npz"))
     scipy_io = pytest.importorskip("scipy.io")
     boxes = cells(np.ones((1, 4)), np.ones((1, 4)))
     scipy_io.savemat(tmp_path / "a.mat", {"boxes": boxes, "images": cells("x", "x")})

@@ -161,3 +161,34 @@ def test_a_full_folder_is_not_listed_whole(tmp_path):
         (tmp_path / f"{number:02}.bin").touch()
     with pytest.raises(ValueError, match=r"holds no text: \['00\.bin', .*'09\.bin'\]\. "):
         load_text(tmp_path)
+
+
+def test_hidden_files_are_no_text_and_what_is_passed_over_is_counted(tmp_path, caplog):
+    for name, text in {
+        "a/x.train": "one\n",
+        "a/b/x.train": "two\n",
+        "Z.TRAIN": "three\n",
+        "a/._x.train": "\0\5",
+        "a/.ipynb_checkpoints/x-checkpoint.train": "one\n",
+        "note.txt": "no",
+        "y.train.bz2": "no",
+    }.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    rows = load_text(tmp_path)
+    assert dict(zip(rows["source"], rows["caption"], strict=True)) == {"Z": "three", "a/b/x": "two", "a/x": "one"}
+    assert "hidden files and folders: 2" in caplog.text
+    assert "y.train.bz2, for example" in caplog.text
+    assert "files in .txt beside those of a corpus: 1" in caplog.text
+
+
+def test_two_files_of_one_source_and_truncated_ones_are_refused(tmp_path):
+    (tmp_path / "x.train").write_text("one\n")
+    packed = gzip.compress(b"one\ntwo\n" * 50)
+    (tmp_path / "x.train.gz").write_bytes(packed)
+    with pytest.raises(ValueError, match="are called alike, so lines would be read twice"):
+        load_text(tmp_path)
+    (tmp_path / "y.train.gz").write_bytes(packed[:-10])
+    with pytest.raises(ValueError, match="is no gzip file, or a truncated one"):
+        load_text(tmp_path / "y.train.gz")

@@ -391,6 +391,10 @@ def test_mistakes(tmp_path):
         (("--evaluations", "{validation: {split: dev}, test: {split: test}}"), "no 'dev', of which 'validation'"),
         (("--held_out", "5000"), "5000 held-out instances were asked for"),
         (("--data", "scenes,scenes"), "two sources of one name"),
+        (
+            ("--data", "a/coco.json", "--evaluations", "{validation: {data: b/coco.json}, test: {}}"),
+            "two sources of one name, 'a/coco.json' and 'b/coco.json'",
+        ),
         (("--min_instances", "100000"), "None of .* classes has 100,000 instances"),
     ):
         data_args, model_args, *_ = arguments_of(*SHORT, *options)

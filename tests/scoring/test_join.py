@@ -295,3 +295,40 @@ def test_the_folder_of_score_shards(tmp_path):
     (tmp_path / "scores" / "scores" / "0.parquet").unlink()
     with pytest.raises(ValueError, match="1 of 2 shards have no scores"):
         add_scores_from(data, tmp_path / "scores", on="url")
+
+
+@pytest.mark.parametrize(
+    ("text", "quality", "said"),
+    [
+        (
+            "image_id,q\n007,n/a\n7,1.5\n12,NaN\n",
+            [NAN, NAN, 1.5, NAN],
+            "cells without a number in `q` (their rows get NaN): 2.",
+        ),
+        ("image_id;q\n007;1.5\n7;2\n12;3\n", [1.5, 1.5, 2, 3], ""),
+        (
+            "image_id,q,r\n007,1,abc\n7,2,1.5\n12,3,2\n",
+            [1, 1, 2, 3],
+            "cells of `r`, a column of texts: 2 (abc, for example).",
+        ),
+        (
+            "image_id,q,r\n007,1,10%\n7,2,20%\n12,3,5%\n",
+            [1, 1, 2, 3],
+            "cells of `r`, a column of texts: 3 (10%, for example).",
+        ),
+        ("image_id,q,r\n007,1,true\n7,2,false\n12,3,true\n", [1, 1, 2, 3], "cells of `r`, a column of bool: 3."),
+        ("image_id,q,caption\n007,1,2 dogs\n7,2,x\n12,3,y\n", [1, 1, 2, 3], ""),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_cells_and_columns_that_are_no_scores_are_counted(data, tmp_path, caplog, text, quality, said, encoding):
+    (tmp_path / "s.csv").write_text(text, encoding=encoding)
+    scored = add_scores_from(data, tmp_path / "s.csv", on="image_id", easy="low")
+    np.testing.assert_array_equal(score_values(scored, "q"), np.float32(quality))
+    assert (said in caplog.text) if said else ("left out" not in caplog.text)
+
+
+@pytest.mark.parametrize("header", ["image_id,q,q", "image_id,image_id,q"])
+def test_a_column_that_stands_twice_in_the_header_is_refused(data, tmp_path, header):
+    with pytest.raises(ValueError, match=r"has the columns \['(q|image_id)'\] twice"):
+        add_scores_from(data, write(tmp_path, "s.csv", f"{header}\n7,1,2\n"), on="image_id", easy="low")

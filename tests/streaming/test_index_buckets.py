@@ -63,6 +63,32 @@ def test_rows_without_a_score_are_in_the_last_bucket(tmp_path):
         index_buckets(tmp_path, score_column="s", easy="low")
 
 
+def test_hidden_files_are_no_rows_and_others_are_counted(tmp_path, caplog):
+    write(tmp_path, [[range(9)], [range(9, 20)]])
+    first = next((tmp_path / "bucket=0").glob("*.parquet"))
+    (tmp_path / "bucket=0" / "._a.parquet").write_bytes(first.read_bytes())
+    (tmp_path / "bucket=0" / "more.csv").write_text("s\n1\n")
+    (tmp_path / "bucket=0" / "_SUCCESS").touch()
+    assert index_buckets(tmp_path, score_column="s", easy="low").sizes == (9, 11)
+    assert "hidden files and folders: 1 (._a.parquet, for example)" in caplog.text
+    assert "files other than Parquet: 1 (more.csv, for example)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bucket=00", "bucket=00 has the number of .*bucket=0"),
+        ("bucket_1", "bucket_1 has the number of .*bucket=1"),
+        ("bucket=__HIVE_DEFAULT_PARTITION__", "has no number: its rows belong to no bucket"),
+    ],
+)
+def test_rows_of_two_folders_or_of_none_are_not_lost(tmp_path, name, message):
+    write(tmp_path, [[range(9)], [range(9, 20)]])
+    (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=message):
+        index_buckets(tmp_path, score_column="s", easy="low")
+
+
 def test_what_is_refused(tmp_path, caplog):
     def index(**options):
         return index_buckets(tmp_path, **{"score_column": "s", "easy": "low", **options})

@@ -19,7 +19,9 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, TOKENS
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.identity import match_names, normalise_name
 from hf_curriculum.data.image_files import stored_images
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.boxes import Annotated, Objects, Size, fit_objects
+from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.readers.tables import FILE_NAME, shared_scalars
 from hf_curriculum.data.text import open_text
@@ -377,7 +379,9 @@ def class_names(path: str | Path) -> list[str]:
 
 def _read_voc(folder: Path) -> list[Annotated]:
     """What the .xml files of a folder, and of folders in it, say."""
-    files = sorted(file for file in folder.rglob("*.xml") if file.is_file())
+    left_out = LeftOut()
+    files = find_files(folder, (".xml",), left_out)
+    left_out.report(folder, ())
     if not files:
         raise ValueError(f"{folder} holds no .xml files. VOC's annotations are one for each image.")
     return read_voc(folder, {file.relative_to(folder).as_posix(): file for file in files})

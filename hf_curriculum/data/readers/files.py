@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import RepeatedKeyError
-from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
@@ -34,6 +31,7 @@ from hf_curriculum.data.readers.folder import (
     walk_images,
 )
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.data.readers.rows import named, read_content
 from hf_curriculum.data.readers.tables import (
     CAPTION_FIELDS,
     FILE_FIELDS,
@@ -41,7 +39,6 @@ from hf_curriculum.data.readers.tables import (
     Records,
     find_alias,
     read_caption_table,
-    read_records,
     table_fields,
     validate_names,
 )
@@ -108,14 +105,14 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
     content = _texts_beside_images(path, request) if path.is_dir() else content_of(path, request)
     if is_karpathy(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
-        return _named(path, lambda: read_karpathy(content, restval=restval))
+        return named(path, lambda: read_karpathy(content, restval=restval))
     validate_unused(
         {} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split"
     )
     if is_coco(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
-        return {UNSPLIT: _named(path, lambda: read_coco(content))}
-    records = _named(path, lambda: _rows_by_name(content, request)) if isinstance(content, Mapping) else content
+        return {UNSPLIT: named(path, lambda: read_coco(content))}
+    records = named(path, lambda: _rows_by_name(content, request)) if isinstance(content, Mapping) else content
     rows = [row for row in records if isinstance(row, Mapping)] if isinstance(records, Records) else []
     if isinstance(records, Records) and records.header and not rows:
         raise ValueError(f"{path} has the header {records.header} and no row that can be read. Look at the file.")
@@ -124,7 +121,7 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
     if fields is None:
         raise _unrecognised(path, request, list(found) if rows or content == [] else content)
     request.taken.update({ours: ", ".join(theirs) for ours, theirs in fields.items() if theirs})
-    return {UNSPLIT: _named(path, lambda: read_caption_table(records, fields, request.reject, request.left_out))}
+    return {UNSPLIT: named(path, lambda: read_caption_table(records, fields, request.reject, request.left_out))}
 
 
 def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | None:
@@ -212,41 +209,12 @@ def _texts_beside_images(folder: Path, request: Request) -> Records:
     return rows
 
 
-def _named(path: Path, read: Callable[[], Any]) -> Any:
-    """What is read; an error names the file and is in words."""
-    try:
-        return read()
-    except RepeatedKeyError as error:
-        raise ValueError(f"{path}: {error}, and it is not known which value is meant. Correct it.") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        plain = str(error) if isinstance(error, ValueError) else f"A field is missing or of another kind ({error!r})."
-        raise ValueError(f"{path}: {plain}") from error
-
-
 def content_of(path: Path, request: Request) -> Any:
     """What a file of JSON, JSON Lines, or a table of text holds: `Records` where it has rows."""
     suffix = ending(path).lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"load_captioned does not recognise {path} by its ending {suffix!r}. {RULES}")
-    with open_text(path, newline="") as file:
-        text = file.read()
-    return _named(path, lambda: read_records(text, suffix, request.reject, request.left_out))
-
-
-def read_rows(path: Path) -> Records:
-    """The rows of a table of text or of JSON Lines, each of which must be readable."""
-    left_out = LeftOut()
-    with open_text(path, newline="") as file:
-        text = file.read()
-    rows = _named(path, lambda: read_records(text, ending(path).lower(), _refuse, left_out))
-    left_out.report(path, [])
-    return rows
-
-
-def _refuse(problem: str) -> None:
-    raise ValueError(f"{problem} Correct it.")
+    return read_content(path, request.reject, request.left_out)
 
 
 def _with_images(table: dict[str, Any], source: Path, request: Request) -> Dataset:

@@ -38,6 +38,31 @@ def visible_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
 
 
+def find_files(
+    folder: Path, endings: tuple[str, ...], left_out: LeftOut | None = None, others: str | None = None
+) -> list[Path]:
+    """The files below a folder that end in one of these, in capitals or not, by path; hidden ones are never data.
+
+    Hidden are names that begin with a dot, and `__MACOSX`. Folders and files that would be looked at but for that are
+    counted, and under the reason `others` files of other endings.
+    """
+    left_out, found = left_out or LeftOut(), []
+    for place, folders, names in os.walk(folder):
+        inside = Path(place).relative_to(folder)
+        hidden = [name for name in folders if name[0] == "." or name == "__MACOSX"]
+        folders[:] = [name for name in folders if name not in hidden]
+        for name in names:
+            if not name.lower().endswith(endings):
+                if others is not None and name[0] not in "._":
+                    left_out.add(others, 1, inside / name)
+            elif name[0] == ".":
+                hidden.append(name)
+            else:
+                found.append(os.path.join(place, name))
+        left_out.add("hidden files and folders", len(hidden), hidden and inside / hidden[0])
+    return [Path(file) for file in sorted(found, key=lambda file: file.split(os.sep))]
+
+
 def find_caption_file(folder: Path) -> Path | None:
     """The caption file in a folder, or None; raises if several files could be it."""
     for name in CAPTION_FILES:

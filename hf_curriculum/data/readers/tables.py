@@ -13,9 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import RepeatedKeyError, parse_json
+from hf_curriculum.config import IMAGE_SUFFIXES, RepeatedKeyError, parse_json
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.folder import IMAGE_SUFFIXES
 
 FILE_NAME = "file_name"
 """The column of an image's name as its caption file gives it."""
@@ -160,6 +159,8 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
     nameless = [place for place, name in enumerate(header) if not name]
     found, unnamed = Records(header=[name for name, _ in named]), False
     for number, cells in rows:
+        while len(cells) > len(header) and not cells[-1]:  # a separator too many is no cell
+            cells.pop()
         if not any(map(str.strip, cells)):
             left_out.add("rows of empty cells", len(cells) > 1, f"line {number}")
         elif len(cells) != len(header):

@@ -27,9 +27,8 @@ from datasets.table import concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import digest, parse_json, reading, write_atomically
+from hf_curriculum.config import IMAGE_SUFFIXES, digest, parse_json, reading, write_atomically
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.folder import IMAGE_SUFFIXES
 from hf_curriculum.data.readers.img2dataset import (
     Downloads,
     finished_shards,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import posixpath
+import re
 import zipfile
 import zlib
 from collections import Counter
@@ -14,15 +13,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hf_curriculum.data.identity import end_number
+from hf_curriculum.data.identity import bare_name
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.regions.base import Regions, RegionSource, stamp_of, validate_regular
 
 Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
 PARTS = ("boxes", "class_scores", "features", "confidence", "size")
 """The arrays of an image in an archive, as `<image id>/<part>`; `size` is width, height in pixels."""
-
-logger: logging.Logger = logging.getLogger(__name__)
+_NUMBER = re.compile(r"(.*?)([0-9]+)")
 
 
 class BoxArrays(RegionSource):
@@ -77,14 +77,14 @@ class BoxArrays(RegionSource):
 
 
 class FilePerImage(BoxArrays):
-    """A folder with a file per image, in subfolders or not; ids are names of files, or numbers that all end in."""
+    """A folder with a file per image, in subfolders or not; ids are what `ids_of_files` gives."""
 
     suffixes: tuple[str, ...] = ()
     """Ends of files; those of a folder have the same."""
 
     def __init__(self, path: str | Path, order: Order, normalised: bool, one_based: bool) -> None:
         super().__init__(path, order, normalised, one_based)
-        kinds = {file.suffix for file in Path(self.path).rglob("*") if file.suffix in self.suffixes}
+        kinds = {file.suffix.lower() for file in find_files(Path(self.path), self.suffixes)}
         if len(kinds) != 1:
             first, second = self.suffixes
             found = f"both {first} and {second}" if kinds else f"neither {first} nor {second}"
@@ -94,14 +94,15 @@ class FilePerImage(BoxArrays):
         self.kind: str = kinds.pop()
 
     def _find(self) -> dict[str, str]:
-        return by_name(self.path, sorted(str(file) for file in Path(self.path).rglob(f"*{self.kind}")))
+        left_out = LeftOut()
+        found = ids_of_files(Path(self.path), find_files(Path(self.path), (self.kind,), left_out), left_out)
+        left_out.report(self.path, ())
+        return found
 
     def __iter__(self) -> Iterator[str]:
-        seen: set[str] = set()
-        for image_id, file in self._places.items():
-            if file not in seen:
-                seen.add(file)
-                yield image_id
+        for file in sorted(set(self._places.values())):
+            name = Path(file).relative_to(self.path).with_suffix("").as_posix()
+            yield next(end for end in reversed(list(_ends(name))) if self._places.get(end) == file)
 
     def __len__(self) -> int:
         return len(set(self._places.values()))
@@ -110,8 +111,9 @@ class FilePerImage(BoxArrays):
 class ProposalFolder(FilePerImage):
     """A folder with a .npy or .mat file per image, in subfolders or not: image id -> `Regions`.
 
-    The id is the file's name without its end, with its folders where two are alike. Where all names end in numbers,
-    each in another, the number is an id too: `COCO_train2014_000000000009.mat` holds the boxes of "9".
+    The id is the file's name without its end, with its folders where several files have that name. A number that is
+    all of a name, but for what COCO or all files have before it, is an id too: `COCO_train2014_000000000009.mat` holds
+    the boxes of "9".
 
     Args:
         path: the folder.
@@ -135,7 +137,7 @@ class ProposalFolder(FilePerImage):
     def _read(self, image_id: str, where: str) -> Regions:
         validate_regular(where)
         scores = None
-        if where.endswith(".npy"):
+        if where.lower().endswith(".npy"):
             boxes = load_array(where)
         else:
             content = read_matlab(where, ("boxes", "bboxes", "scores"))
@@ -225,26 +227,37 @@ def pickled(path: str | Path) -> str:
     )
 
 
-def by_name(folder: str, files: list[str]) -> dict[str, str]:
-    """Image id -> file: names without suffix, with their folders where two are alike; then the numbers they end in."""
-    paths = {Path(file).relative_to(folder).with_suffix("").as_posix(): file for file in files}
-    counts = Counter(posixpath.basename(path) for path in paths)
-    places = {
-        path if counts[posixpath.basename(path)] > 1 else posixpath.basename(path): paths[path] for path in paths
-    }
-    alike = [path for path in places if path in paths and counts[posixpath.basename(path)] > 1]
-    if alike:
-        logger.warning(
-            "%s has files called alike, %r and %r for example: their ids are these, with their folders.",
-            *(folder, *[path for path in alike if posixpath.basename(path) == posixpath.basename(alike[0])][:2]),
-        )
-    numbers = {image_id: end_number(image_id) for image_id in places}
-    if None not in numbers.values() and len(set(numbers.values())) == len(places):
-        more = {number: places[image_id] for image_id, number in numbers.items() if number not in places}
-        if more:
-            logger.info("%s: the numbers in which all names end are ids too, %r for example.", folder, min(more))
-        places |= more
-    return places
+def ids_of_files(folder: Path, files: Sequence[Path], left_out: LeftOut) -> dict[str, str]:
+    """Image id → file, each id of one file alone.
+
+    Ids are a path in the folder without its ending, and its ends from a folder on. Numbers that names end in are ids
+    too where they are all of the name, but for what COCO or all files have before them.
+    """
+    names = {file.relative_to(folder).with_suffix("").as_posix(): str(file) for file in files}
+    if len(names) < len(files):
+        raise ValueError(f"{folder} has two files of one name, in capitals and not: rename or remove one of them.")
+    owners: dict[str, list[str]] = {}
+    for name, file in names.items():
+        for end in _ends(name):
+            owners.setdefault(end, []).append(file)
+    ends = {end: own[0] for end, own in owners.items() if len(own) == 1}
+    shared = [end for end in owners if end not in ends and end not in names and "/" not in end]
+    left_out.add("names that several files have, which their folders tell apart", len(shared), next(iter(shared), 0))
+    parts = {str(file): _NUMBER.fullmatch(bare_name(file.stem)) for file in files}
+    numbered = [(found[1], str(int(found[2])), file) for file, found in parts.items() if found]
+    alike = len(numbered) == len(files) and len({before for before, _, _ in numbered}) == 1
+    numbers: dict[str, list[str]] = {}
+    for before, number, file in numbered:
+        if not before or alike:
+            numbers.setdefault(number, []).append(file)
+    return {number: own[0] for number, own in numbers.items() if len(own) == 1} | ends | names
+
+
+def _ends(name: str) -> Iterator[str]:
+    """A path, and what is left of it after each of its folders."""
+    while name:
+        yield name
+        name = name.partition("/")[2]
 
 
 _FEWEST_DIMS = 16
@@ -323,7 +336,11 @@ class RegionArchive(BoxArrays):
                     f"{self.path} has the entry {entry!r}. Entries are called `<image id>`, or `<image id>/` and one "
                     f"of {list(PARTS)}."
                 )
-            found.setdefault(image_id, {})[part] = entry
+            if entry in PARTS or found.setdefault(image_id, {}).setdefault(part, entry) != entry:
+                raise ValueError(
+                    f"{self.path} has the entry {entry!r}, and whose it is is not known: a name of an image is to "
+                    f"stand before each of {list(PARTS)}, once. Rename or remove it."
+                )
         return found
 
     def _read(self, image_id: str, where: dict[str, str]) -> Regions:
@@ -529,7 +546,7 @@ class FeatureFolder(FilePerImage):
 
 def _read_arrays(path: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz by our names, or that of an .npy, called `features`."""
-    if path.endswith(".npy"):
+    if path.lower().endswith(".npy"):
         return {"features": load_array(path)}
     validate_regular(path)
     with reading(path), open_npz(path) as content:

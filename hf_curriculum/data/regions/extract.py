@@ -17,7 +17,9 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import IMAGE_SUFFIXES, digest
 from hf_curriculum.data.identity import validate_image_ids
-from hf_curriculum.data.images import UnreadableImageError, list_images, to_rgb
+from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
@@ -165,7 +167,9 @@ def _files(folder: Path) -> dict[str, str]:
     """Image id -> file of the images in a folder."""
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
-    files = list_images(folder, "**/*")
+    left_out = LeftOut()
+    files = find_files(folder, IMAGE_SUFFIXES, left_out, f"files that do not end in one of {sorted(IMAGE_SUFFIXES)}")
+    left_out.report(folder, ())
     validate_inside(map(str, files), [folder], folder)
     return {file.relative_to(folder).as_posix(): str(file) for file in files}
 

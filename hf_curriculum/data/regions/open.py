@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum.config import parse_json
+from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.arrays import FeatureFolder, ProposalFolder, RegionArchive, load_array, pickled
 from hf_curriculum.data.regions.base import RegionSource, validate_regular
@@ -75,18 +76,20 @@ def _folder_reader(path: Path) -> type[RegionSource]:
     for name, reader in ((FACTS, RegionStore), ("features.tsv", OscarFolder), ("predictions.tsv", SceneGraphTable)):
         if (path / name).is_file():
             return reader
-    first = next((file for file in path.rglob("*") if file.suffix in (".npz", ".npy", ".mat", *PICKLES)), None)
+    files = find_files(path, (".npz", ".npy", ".mat", *PICKLES))
+    first = next(iter(files), None)
     if first is None:
         raise ValueError(
             f"The folder {str(path)!r} holds no regions: it is no store, and has neither .npz, .npy nor .mat files, "
             "one per image. Of images they are found by a model first: `extract_regions(folder, model, store)`, or "
             "`hf-curriculum features FOLDER STORE --model facebook/detr-resnet-50`."
         )
-    if first.suffix in PICKLES:
+    kinds = {file.suffix.lower() for file in files}
+    if first.suffix.lower() in PICKLES:
         raise ValueError(pickled(first))
-    if first.suffix == ".npz":
+    if first.suffix.lower() == ".npz":
         return FeatureFolder
-    if first.suffix == ".npy" and not any(path.rglob("*.mat")):
+    if first.suffix.lower() == ".npy" and ".mat" not in kinds:
         return FeatureFolder if _holds_features(str(first)) else ProposalFolder
     return ProposalFolder
 

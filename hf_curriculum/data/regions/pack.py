@@ -462,7 +462,10 @@ def _resolve(source: Any, prefix: str | None) -> list[tuple[str, RegionSource]]:
     if isinstance(source, (str, Path)):
         if os.path.exists(source) or not glob.has_magic(str(source)):
             return [(label, open_regions(source))]
-        files = [file for file in sorted(glob.glob(str(source))) if not file.endswith((*_BESIDE, ".lineidx"))]
+        folder, name = os.path.split(source)
+        folder = glob.escape(folder) if os.path.isdir(folder) else folder  # its brackets are its name's
+        files = sorted(glob.glob(os.path.join(folder, name)))
+        files = [file for file in files if not file.endswith((*_BESIDE, ".lineidx"))]
         if not files:
             raise FileNotFoundError(
                 f"No file matches {str(source)!r}. Give a pattern of tables, as in 'karpathy_*.tsv'."

@@ -347,6 +347,8 @@ def read_sizes(path: str) -> dict[str, tuple[float, float]]:
                 else:
                     height, width = map(float, text.split())
                     size = (width, height)
+                if not all(0 < side < math.inf for side in size):
+                    raise ValueError(f"the size {size}")
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise ValueError(
                     f"The line of image {key!r} in {path} holds no image size: {text[:60]!r}. Each line is an image "

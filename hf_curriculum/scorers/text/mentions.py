@@ -11,6 +11,7 @@ import numpy as np
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID
 from hf_curriculum.data.conversations import Part, Turns
+from hf_curriculum.data.text import open_text
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scenes.vocabulary import NOUNS, plural
 from hf_curriculum.scorers.base import CaptionScorer, corpus_batches
@@ -239,7 +240,9 @@ def category_forms(
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:
     """Words for categories from a file with lines `name<TAB>word,word`, as Cap2Det's synonym files have them."""
     found: dict[str, list[str]] = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    with open_text(Path(path)) as file:
+        lines = list(file)
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         name, *cells = (cell.strip() for cell in line.split("\t"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -211,7 +212,7 @@ def read_trials(folder: Path, *, task: str) -> Trials:
     if not file.is_file():
         raise FileNotFoundError(f"`{task}` reads {file}, which does not exist. DevBench's `assets` folder has it.")
     rows = read_csv(file)
-    columns = [name for name in rows[0] if name.startswith("image")]
+    columns = _image_columns(rows[0])
     for number, row in enumerate(rows, start=1):
         validate_fields(row, ("text1", *(columns or ["image1"])), f"{file}, trial {number}")
     paths = find_images(folder, [row[name] for row in rows for name in columns], task=task)
@@ -219,18 +220,31 @@ def read_trials(folder: Path, *, task: str) -> Trials:
     return Trials([row["text1"] for row in rows], [paths[at : at + width] for at in range(0, len(paths), width)])
 
 
+def _image_columns(row: dict[str, Any]) -> list[str]:
+    """The columns `image1`, `image2`, … in the order of their numbers: the right image is the first."""
+    numbers = {name: int(found[1]) for name in row if (found := re.fullmatch(r"image_?([0-9]+)", name))}
+    return sorted(numbers, key=numbers.__getitem__)
+
+
 def read_human(file: Path, texts: Sequence[str], width: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """What people chose: age bin (`"all"` without) → rows of the manifest (n,), and people's shares (n, width)."""
     rows = read_csv(file)
-    found: dict[str, list[tuple[int, list[float]]]] = {}
+    found: dict[str, dict[int, list[float]]] = {}
     position = _positions(rows, list(texts), file)
     for number, row in enumerate(rows, start=1):
         at = position(row)
+        own = found.setdefault(row.get("age_bin") or ALL_AGES, {})
+        if at in own:
+            raise ValueError(
+                f"{file}, row {number} is of trial {at + 1}, which a row before it has for the same age. What people "
+                "chose is not known. Remove one."
+            )
         if at is not None:
-            found.setdefault(row.get("age_bin") or ALL_AGES, []).append((at, _shares(row, width, file, number)))
+            own[at] = _shares(row, width, file, number)
     return {
-        age: (np.array([at for at, _ in values]), np.array([shares for _, shares in values]))
+        age: (np.array(list(values)), np.array(list(values.values())))
         for age, values in sorted(found.items(), key=lambda part: _age(part[0]))
+        if values
     }
 
 
@@ -269,7 +283,7 @@ def _shares(row: dict[str, Any], width: int, file: Path, number: int) -> list[fl
         if "prop" in row:
             shares = [float(row["prop"]), 1 - float(row["prop"])]
         else:
-            shares = [float(row[name]) for name in row if name.startswith("image")]
+            shares = [float(row[name]) for name in _image_columns(row)]
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{file}, row {number} has a share that is no number ({error}). Get the file again."

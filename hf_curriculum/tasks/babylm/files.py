@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_curriculum.config import parse_json
+from hf_curriculum.config import IMAGE_SUFFIXES
+from hf_curriculum.data.readers.folder import visible_files
+from hf_curriculum.data.readers.outside_files import load_saved, validate_inside
+from hf_curriculum.data.readers.rows import read_rows
+from hf_curriculum.data.request import Request, is_saved
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-
-_PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".PNG", ".JPG", ".JPEG")
 
 
 def existing_folder(folder: Path, *, task: str) -> Path:
@@ -30,19 +29,9 @@ def existing_folder(folder: Path, *, task: str) -> Path:
 
 def read_jsonl(file: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
     """The lines of a JSON Lines file, each an object with these fields; blank lines are skipped."""
-    rows = []
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = parse_json(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"{file}, line {number} is no JSON ({error}). Each line is one item; get the file again."
-                ) from error
-            validate_fields(row, fields, f"{file}, line {number}")
-            rows.append(row)
+    rows = read_rows(file, kind=".jsonl")
+    for row, number in zip(rows, rows.lines, strict=True):
+        validate_fields(row, fields, f"{file}, line {number}")
     return not_empty(rows, file)
 
 
@@ -65,23 +54,14 @@ def not_empty(rows: list[Any], file: Path) -> list[Any]:
 
 
 def read_csv(file: Path) -> list[dict[str, Any]]:
-    """Rows of a CSV file with a heading, with or without a byte order mark; None where a cell is empty."""
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    for number, row in enumerate(rows, start=1):
-        if any(row.pop(None, ())):
-            raise ValueError(
-                f"{file}, row {number} has more cells than the heading has names ({list(row)}). Which is which is not "
-                "known: quote texts that hold commas, or get the file again."
-            )
-    return not_empty([{name: cell or None for name, cell in row.items()} for row in rows], file)
+    """Rows of a CSV file with a heading; None where a cell is empty."""
+    return not_empty([{name: cell or None for name, cell in row.items()} for row in read_rows(file)], file)
 
 
 def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str) -> dict[str, Path]:
     """The folder's files by their names without the ending: those in `order` first, then by alphabet."""
-    found = {
-        path.name.removesuffix(ending): path for path in sorted(existing_folder(folder, task=task).glob(f"*{ending}"))
-    }
+    there = visible_files(existing_folder(folder, task=task))
+    found = {path.name.removesuffix(ending): path for path in there if path.name.endswith(ending)}
     if not found:
         raise FileNotFoundError(
             f"`{task}` reads {folder}/*{ending}, but there is no such file. Unpack the challenge's data there."
@@ -92,9 +72,7 @@ def files_by_stem(folder: Path, ending: str, order: Sequence[str], *, task: str)
 
 def find_images(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
     """Paths of images in a folder, also where a copy has another format than the list says."""
-    from hf_curriculum.data.readers.outside_files import validate_inside
-
-    paths = [next(_candidates(folder / name), None) for name in names]
+    paths = [_find_image(folder / name) for name in names]
     missing = [name for name, path in zip(names, paths, strict=True) if path is None]
     if missing:
         raise FileNotFoundError(
@@ -106,31 +84,36 @@ def find_images(folder: Path, names: Sequence[str], *, task: str) -> list[Path]:
     return found
 
 
-def _candidates(path: Path) -> Iterator[Path]:
-    for candidate in (path, *(path.with_suffix(ending) for ending in _PICTURE_ENDINGS)):
-        if candidate.is_file():
-            yield candidate
+def _find_image(path: Path) -> Path | None:
+    """The file, or the only one that is called so in another format."""
+    if path.is_file():
+        return path
+    stem = path.with_suffix("") if path.suffix.lower() in IMAGE_SUFFIXES else path
+    found = [file for ending in IMAGE_SUFFIXES for file in map(Path, (f"{stem}{ending}", f"{stem}{ending.upper()}"))]
+    found = [file for file in found if file.is_file()]
+    if len(found) > 1 and not found[0].samefile(found[1]):
+        raise ValueError(
+            f"There is no {path}, and both {found[0].name} and {found[1].name} could be it. Remove the wrong one."
+        )
+    return found[0] if found else None
 
 
 def load_benchmark_split(source: str, split: str, config: str | None = None) -> Dataset:
     """One split of a repository of the Hub, of a folder saved by `save_to_disk`, or of one with data files."""
-    from datasets import DatasetDict, load_dataset
+    from datasets import Dataset, load_dataset
 
-    from hf_curriculum.data.readers.outside_files import load_saved, named_files, validate_files, validate_folder
-
-    saved = Path(source) / "dataset_dict.json"
-    single = Path(source) / "state.json"
-    on_disk = single.is_file() or saved.is_file()
-    in_folder = Path(source).is_dir() and not on_disk
-    if in_folder:
-        validate_folder(source)
-    found = load_saved(source) if on_disk else load_dataset(source, config)
-    if not single.is_file() and (not isinstance(found, DatasetDict) or split not in found):
+    options = {} if config is None else {"name": config}
+    if is_saved(Path(source)):
+        found = load_saved(source)
+    elif Path(source).is_dir():
+        request = Request("evaluate_suite", source, options=options)
+        found = request.load(None)
+        request.validate_named_files(found)
+    else:
+        found = load_dataset(source, config)
+    if not isinstance(found, Dataset) and split not in found:
         raise ValueError(f"{source!r} has no split {split!r}; it has {list(found)}. Name the data set the task is of.")
-    rows = found if single.is_file() else found[split]
-    if in_folder:
-        validate_files(named_files(rows), [source], source)
-    return rows
+    return found if isinstance(found, Dataset) else found[split]
 
 
 class RowImage:

@@ -54,6 +54,10 @@ def _trained(run: Run, folder: Path, name: str, judged: list[str]) -> dict[str, 
     if not file.is_file():
         raise FileNotFoundError(f"`glue` trains {', '.join(judged)} on {file}, which does not exist. Add it.")
     rows = read_jsonl(file, GLUE[name].fields)
+    if len(kinds := {type(row["label"]).__name__ for row in rows}) > 1:
+        raise ValueError(
+            f"{file} has labels of the types {sorted(kinds)}: '1' and 1 would be two classes. Correct it."
+        )
     labels, training = sorted({row["label"] for row in rows}), run.first(rows)  # a few rows may lack a label
     # All that the model can judge, whichever was asked for: another question then needs no other training.
     validation = {

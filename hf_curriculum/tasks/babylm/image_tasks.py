@@ -107,7 +107,10 @@ def paired_scores(
     """Text, image and group score, right strictly above wrong, and the pairs they are over."""
     examples: dict[Any, dict[str, tuple[tuple[str, str], Sequence[float]]]] = {}
     for row, values in zip(rows, scores, strict=True):
-        examples.setdefault(row["image_idx"], {})[row["image_key"]] = ((row["caption_0"], row["caption_1"]), values)
+        example, key = examples.setdefault(row["image_idx"], {}), row["image_key"]
+        if key in example:
+            raise ValueError(f"Example {row['image_idx']} has {key} twice: which row counts is not known. Remove one.")
+        example[key] = ((row["caption_0"], row["caption_1"]), values)
     found = []
     for example in examples.values():
         if len(example) < 2:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import parse_json, without_nan, write_atomically
+from hf_curriculum.config import without_nan, write_atomically
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.markdown import plain, titled_tables
@@ -354,6 +355,7 @@ class CaptionSuite:
         self.evaluate: CaptionEvaluator = CaptionEvaluator(self.references, metrics, **options)
         if clip is None and "clip_score" in self.evaluate.unavailable:
             self.evaluate.unavailable["clip_score"] = _NO_CLIP
+        self.unused: list[str] = []
         self.others: dict[str, list[str]] = {
             name: self.captions_of(name, given) for name, given in (compare or {}).items()
         }
@@ -401,8 +403,7 @@ class CaptionSuite:
             ValueError: it cannot be read, or lacks an image.
         """
         found = given if isinstance(given, Mapping) else read_captions(given)
-        self._validate_all(found, f"captions of {name!r}", given)
-        return [found[image_id] for image_id in self.image_ids]
+        return self._of_images(found, f"captions of {name!r}", given)
 
     def _by_set(
         self, systems: Mapping[str, list[str]], scores: Mapping[str, CaptionScores], sets: Mapping[str, np.ndarray]
@@ -424,8 +425,7 @@ class CaptionSuite:
         if given is None:
             return {}
         found = given if isinstance(given, Mapping) else _read_values(given, "bleu_4")
-        self._validate_all(found, "values of difficulty", given)
-        sets = difficulty_sets([found[image_id] for image_id in self.image_ids], num_sets)
+        sets = difficulty_sets(self._of_images(found, "values of difficulty", given), num_sets)
         ends = {0: " (easiest)", num_sets - 1: " (hardest)"} if num_sets > 1 else {}
         return {"difficulty": {f"level {at + 1}{ends.get(at, '')}": rows for at, rows in enumerate(sets)}}
 
@@ -446,18 +446,24 @@ class CaptionSuite:
             rows.setdefault(domains[image_id], []).append(row)
         return {DOMAIN: {name: np.array(own) for name, own in rows.items()}}
 
-    def _validate_all(self, found: Mapping[str, Any], what: str, given: Any) -> None:
-        """There is an entry for every image."""
-        missing = [image_id for image_id in self.image_ids if image_id not in found]
+    def _of_images(self, found: Mapping[Any, Any], what: str, given: Any) -> list[Any]:
+        """The entry of every image, in order; ids are compared as texts, as files have them."""
+        texts = {str(image_id): value for image_id, value in found.items()}
+        if len(texts) < len(found):
+            raise ValueError(f"The {what} have two entries for one image, as a text and as a number. Remove one.")
+        missing = [image_id for image_id in self.image_ids if str(image_id) not in texts]
         if missing:
             where = f" ({given})" if not isinstance(given, Mapping) else ""
             raise ValueError(
                 f"The {what}{where} lack {len(missing):,} of the {len(self.image_ids):,} images, the first "
                 f"{missing[0]!r}. Systems are compared on the same images. Make them for this data and split."
             )
+        if (more := len(texts) - self.num_images) > 0:
+            self.unused.append(f"The {what} are of {more:,} images more, which the data lacks: they are left out.")
+        return [texts[str(image_id)] for image_id in self.image_ids]
 
     def _notes(self, scores: Mapping[str, CaptionScores]) -> list[str]:
-        notes = []
+        notes = [*self.unused]
         if len(self.image_ids) < self.num_images:
             notes.append(f"Only the first {len(self.image_ids):,} of {self.num_images:,} images: a try, not a result.")
         for system, own in scores.items():
@@ -504,15 +510,15 @@ def read_captions(path: str | PathLike[str]) -> dict[str, str]:
     """
     file = _file_in(path, CAPTIONS_FILE)
     found: dict[str, str] = {}
-    try:
-        entries = parse_json(file.read_text(encoding="utf-8"))
-        pairs = [(str(entry[IMAGE_ID]), entry["caption"]) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{file} cannot be read as captions ({error!r:.200}). A file of results is a JSON list of "
-            '{"image_id": 9, "caption": "a dog"}, as `hf-curriculum evaluate --suite captions` writes it.'
-        ) from error
-    for image_id, caption in pairs:
+    for entry in read_rows(file, kind=".json"):
+        image_id, caption = entry.get(IMAGE_ID), entry.get("caption")
+        if isinstance(image_id, bool) or not isinstance(image_id, (str, int)):
+            raise ValueError(
+                f"{file} cannot be read as captions: {entry!r:.120} has no `{IMAGE_ID}` that is a text or a whole "
+                'number. A file of results is a JSON list of {"image_id": 9, "caption": "a dog"}, as '
+                "`hf-curriculum evaluate --suite captions` writes it."
+            )
+        image_id = str(image_id)
         if image_id in found or not isinstance(caption, str):
             wrong = "two captions" if image_id in found else f"the caption {caption!r}"
             raise ValueError(f"{file} has {wrong} for the image {image_id!r}; one text is needed. Correct the file.")
@@ -523,24 +529,24 @@ def read_captions(path: str | PathLike[str]) -> dict[str, str]:
 def _read_values(path: str | PathLike[str], name: str) -> dict[str, float]:
     """Image id → one value of a `per_image.csv`."""
     file = _file_in(path, PER_IMAGE_FILE)
-    with file.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        missing = {IMAGE_ID, name} - set(reader.fieldnames or ())
-        if missing:
+    rows, found = read_rows(file, kind=".csv"), {}
+    if missing := {IMAGE_ID, name} - set(rows.header):
+        raise ValueError(
+            f"{file} has no column {sorted(missing)}; it has {rows.header}. Images are divided by the vanilla model's "
+            f"`{name}`: take the {PER_IMAGE_FILE} of `evaluate --suite captions` with BLEU."
+        )
+    for row, number in zip(rows, rows.lines, strict=True):
+        if row[IMAGE_ID] in found:
             raise ValueError(
-                f"{file} has no column {sorted(missing)}; it has {reader.fieldnames}. Images are divided by the "
-                f"vanilla model's `{name}`: take the {PER_IMAGE_FILE} of `evaluate --suite captions` with BLEU."
+                f"{file} has the image {row[IMAGE_ID]!r} twice, line {number} again. Make the file again."
             )
-        found: dict[str, float] = {}
         try:
-            for line in reader:
-                if found.setdefault(line[IMAGE_ID], float(line[name])) != float(line[name]):
-                    raise ValueError(f"two values of the image {line[IMAGE_ID]!r}")
-            return found
-        except (TypeError, ValueError) as error:
+            found[row[IMAGE_ID]] = float(row[name])
+        except ValueError as error:
             raise ValueError(
-                f"{file}, line {reader.line_num}: `{name}` is not one number per image ({error}). Make the file again."
+                f"{file}, line {number}: `{name}` is no number ({error}). Make the file again."
             ) from error
+    return found
 
 
 def _file_in(path: str | PathLike[str], name: str) -> Path:

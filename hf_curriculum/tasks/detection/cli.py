@@ -206,8 +206,9 @@ def _validate_alone(options: dict[str, Any], because: str) -> None:
 def _only_images(folder: Path) -> bool:
     """Whether a folder holds images alone, in subfolders or not."""
     from hf_curriculum.config import IMAGE_SUFFIXES
+    from hf_curriculum.data.readers.folder import find_files
 
-    files = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+    files = find_files(folder, ("",))
     return folder.is_dir() and all(file.suffix.lower() in IMAGE_SUFFIXES for file in files)
 
 
@@ -216,9 +217,10 @@ def _of_folder(folder: Path) -> Dataset:
     from datasets import Dataset, Image
 
     from hf_curriculum.columns import IMAGE, IMAGE_ID
+    from hf_curriculum.data.readers.folder import find_files
     from hf_curriculum.data.readers.outside_files import validate_inside
 
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+    files = find_files(folder, ("",))
     if not files:
         raise ValueError(f"{folder} holds no image. Name a folder of images, or a data set.")
     validate_inside([str(file.absolute()) for file in files], [folder], folder)

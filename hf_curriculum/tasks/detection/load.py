@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,18 +11,22 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.boxes import Annotated, fit_objects
 from hf_curriculum.data.readers.coco import OBJECTS, objects_array, read_instances, read_voc
-from hf_curriculum.data.readers.folder import find_image_folder, locate_images
+from hf_curriculum.data.readers.folder import find_image_folder, locate_images, visible_files
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.tables import FILE_NAME
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, one_or_all
+from hf_curriculum.data.text import open_text
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _VOC_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 _FOLDERS = ("JPEGImages", "Annotations")
+_FLAG = re.compile(r"\s+-?[01]$")
+"""Behind a name in lists of one class: whether an image shows it."""
 
 
 @validate_arguments
@@ -43,8 +48,8 @@ def load_objects(
         Columns `image`, `image_id` (COCO's id, VOC's name, as strings), `file_name`, `objects`: per row a list of
         `{"box": [left, top, right, bottom], "name": ...}` in pixels, of COCO with `area` and `iscrowd`, of VOC with
         `difficult`. For VOC, a `DatasetDict` of those of `train`, `validation` and `test` that exist. Missing images
-        are left out, and counted. Boxes are of the image as it is read: where EXIF turns it and the file gives it the
-        stored size, they are turned too.
+        are left out, and counted, as are lines that repeat an image. Boxes are of the image as it is read: where EXIF
+        turns it and the file gives it the stored size, they are turned too.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or none of its images.
@@ -96,7 +101,7 @@ def _read_voc(request: Request) -> dict[str, Dataset]:
         )
     folder = Path(images) if images is not None else path / _FOLDERS[0]
     lists = _voc_lists(path / "ImageSets" / "Main", request.split)
-    stems = {name: _stems(file) for name, file in lists.items()}
+    stems = {name: _stems(file, request.left_out) for name, file in lists.items()}
     notes = {stem: path / _FOLDERS[1] / f"{stem}.xml" for of_split in stems.values() for stem in of_split}
     if not request.allow_outside:
         named = [*map(str, notes.values()), *(str(folder.absolute() / f"{stem}.jpg") for stem in notes)]
@@ -109,17 +114,29 @@ def _read_voc(request: Request) -> dict[str, Dataset]:
     for name, of_split in stems.items():
         paths = [str(folder.absolute() / f"{stem}.jpg") for stem in of_split]
         found = [objects.get(f"{stem}.jpg", Annotated(f"{stem}.jpg", "", None, None)) for stem in of_split]
+        bare = [one.name for one in found if one.objects is None]
+        if len(bare) < len(found):  # a test set has none at all
+            request.left_out.add(
+                f"annotations of images of {lists[name].name} (null)", len(bare), next(iter(bare), None)
+            )
         splits[name] = _rows(lists[name], found, of_split, paths)
+    request.left_out.report(path, splits.values())
     return splits
 
 
-def _stems(file: Path) -> list[str]:
-    return [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+def _stems(file: Path, left_out: LeftOut) -> list[str]:
+    """The images that a list names."""
+    with open_text(file) as lines:
+        listed = [line.strip() for line in lines if line.strip()]
+    if all(map(_FLAG.search, listed)):
+        listed = [_FLAG.sub("", line) for line in listed]
+    left_out.add(f"lines of {file.name} that name an image again", len(listed) - len(set(listed)))
+    return list(dict.fromkeys(listed))
 
 
 def _voc_lists(folder: Path, split: str | None) -> dict[str, Path]:
     """Split → its list of images."""
-    files = {file.stem: file for file in sorted(folder.glob("*.txt")) if "_" not in file.stem}
+    files = {file.stem: file for file in visible_files(folder) if file.suffix == ".txt" and "_" not in file.stem}
     if split is not None:
         theirs = {ours: name for name, ours in _VOC_SPLITS.items()}.get(split, split)
         return choose_split({split if name == theirs else name: file for name, file in files.items()}, split)

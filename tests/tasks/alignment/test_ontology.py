@@ -246,6 +246,7 @@ def test_regions_of_low_confidence_do_not_count():
     pairs = Dataset.from_dict({"image_id": ["1"], "caption": ["a dog"]})
     assert read_objects(pairs, found).names == ("dog", "tie")
     assert read_objects(pairs, found, min_confidence=0.5).names == ("dog",)
+    assert read_objects(pairs, {"1": ["dog", None]}).names == ("dog",)
 
 
 def test_a_store_is_read_at_once_as_image_by_image(tmp_path):

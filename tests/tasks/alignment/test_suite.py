@@ -293,12 +293,19 @@ def test_errors_of_the_suite(tmp_path):
         RetrievalSuite(data, compare={"other": tmp_path})
     RetrievalSuite(pairs([2, 1]))(ScoreMatrix(np.ones((3, 2)))).write(tmp_path)
     assert read_ranks(tmp_path).image.tolist() == [2, 2, 2]
-    (tmp_path / "other.csv").write_text("a,b\n")
-    with pytest.raises(ValueError, match=r"other\.csv has the columns \['a', 'b'\], and ranks have"):
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"other\.csv has 1 rows of the columns \['a', 'b'\], and ranks have"):
         read_ranks(tmp_path / "other.csv")
-    (tmp_path / "other.csv").write_text("query,image_id,caption,rank\ntext,a,b,x\n")
-    with pytest.raises(ValueError, match=r"other\.csv cannot be read as ranks"):
-        read_ranks(tmp_path / "other.csv")
+    for rows in (
+        "text,a,b,x",
+        "text,1,a,1\nimage,1,,1\nimage,1,,1",
+        "text,1,a,1\nTEXT,1,b,1\nimage,1,,1",
+        "text,1,a,1\nimage,1,,5\ntext,1,b,2",
+        "text,1,a,0\nimage,1,,1",
+    ):
+        (tmp_path / "other.csv").write_text(f"query,image_id,caption,rank\n{rows}\n")
+        with pytest.raises(ValueError, match=r"other\.csv cannot be read as ranks"):
+            read_ranks(tmp_path / "other.csv")
     with pytest.raises(ValueError, match=r"has ranks of 5 queries, and they are not the 6 of these images"):
         RetrievalSuite(data, compare={"other": tmp_path})
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from scipy.io import savemat
 from scipy.optimize import minimize_scalar
 from scipy.special import rel_entr, softmax
@@ -162,6 +163,17 @@ def test_shares_of_looks_are_joined_by_number(tmp_path):
         read_human(file, ["ball", "ball"], 2)
 
 
+def test_images_are_in_the_order_of_their_numbers(tmp_path):
+    for name in ("right", "wrong", "other"):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.png")
+    header = ["text1", "image10", "image2", "image1"]
+    table(tmp_path / "manifest.csv", [header, ["ball", "other.png", "wrong.png", "right.png"]])
+    [images] = read_trials(tmp_path, task="t").images
+    assert [image.stem for image in images] == ["right", "wrong", "other"]
+    file = table(tmp_path / "human.csv", [header, ["ball", 0.1, 0.2, 0.7]])
+    assert read_human(file, ["ball"], 3)["all"][1].tolist() == [[0.7, 0.2, 0.1]]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -174,8 +186,9 @@ def test_shares_of_looks_are_joined_by_number(tmp_path):
         ([["trial", "image1", "image2"], [1, 30, 70]], "has 30.0 where a share of people's choices stands"),
         ([["trial", "prop"], ["", 0.5]], "has trial None, but the manifest has 2"),
         ([["trial", "prop"], ["first", 0.5]], "has trial first, but the manifest has 2"),
-        ([["trial", "prop"], [1, 0.5, 0.5]], "row 1 has more cells than the heading has names"),
+        ([["trial", "prop"], [1, 0.5, 0.5]], "Line 2 has more cells than the header"),
         ([["trial", "prop"]], "has no items"),
+        ([["trial", "prop"], [1, 0.5], [1, 0.7]], "row 2 is of trial 1, which a row before it has"),
     ],
 )
 def test_human_data_that_cannot_be_read(rows, message, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from datasets import Dataset, Image
 from PIL import Image as Pil
 
-from hf_curriculum.tasks.babylm.files import RowImage, load_benchmark_split
+from hf_curriculum.tasks.babylm.files import RowImage, find_images, load_benchmark_split
 from hf_curriculum.tasks.babylm.image_tasks import paired_scores, run_vqa, run_winoground, vqa_item
 from hf_curriculum.tasks.babylm.scorer import Item
 
@@ -144,6 +144,10 @@ def test_rows_and_splits_that_are_not_there(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(ValueError, match=r"has no split 'test'; it has \['train'\]"):
         load_benchmark_split(str(tmp_path), "test")
+    (tmp_path / "set[1]").mkdir()
+    (tmp_path / "train.jsonl").rename(tmp_path / "set[1]" / "train.jsonl")
+    with pytest.raises(ValueError, match="in a folder's name as a pattern"):
+        load_benchmark_split(str(tmp_path / "set[1]"), "train")
 
 
 def test_missing_and_unreadable_images_are_named(run_of, copied):
@@ -153,12 +157,30 @@ def test_missing_and_unreadable_images_are_named(run_of, copied):
     Pil.open(picture).convert("RGB").save(picture.with_suffix(".jpg"), quality=100)
     picture.unlink()
     assert run_winoground(run_of(data_dir=copied)).counts == {"winoground": 8}  # another format will do
+    picture.with_suffix(".webp").write_bytes(b"another")
+    with pytest.raises(ValueError, match=r"both ex_1_img_0\.jpg and ex_1_img_0\.webp could be it"):
+        run_winoground(run_of(data_dir=copied))
+    picture.with_suffix(".webp").unlink()
     picture.with_suffix(".jpg").write_bytes(b"no picture")
     with pytest.raises(UnreadableImageError, match="ex_1_img_0"):
         run_winoground(run_of(data_dir=copied))
     picture.with_suffix(".jpg").unlink()
     with pytest.raises(FileNotFoundError, match=r"1 of 8 images are not in .*'ex_1_img_0\.png'"):
         run_winoground(run_of(data_dir=copied))
+
+
+def test_an_example_of_winoground_that_stands_twice_is_refused():
+    row = {"image_idx": 0, "image_key": "image_0", "caption_0": "a", "caption_1": "b"}
+    with pytest.raises(ValueError, match="Example 0 has image_0 twice"):
+        paired_scores([row, row], [[1, 0], [0, 1]])
+
+
+def test_dots_of_a_name_are_no_ending(tmp_path):
+    for name in ("v1.png", "v1.5.png"):
+        Pil.new("RGB", (8, 8)).save(tmp_path / name)
+    assert find_images(tmp_path, ["v1.5.jpg", "v1.5"], task="t") == [tmp_path / "v1.5.png"] * 2
+    with pytest.raises(FileNotFoundError, match=r"the first is 'v1\.0'"):
+        find_images(tmp_path, ["v1.0"], task="t")
 
 
 def test_damaged_files_of_image_tasks_are_named(run_of, copied):

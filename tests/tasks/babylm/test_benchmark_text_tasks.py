@@ -125,10 +125,15 @@ def test_one_subtask_can_be_asked_for(run_of):
     ("content", "message"),
     [
         ('{"sentence_good": "a"}\n', "line 1 has no \\['sentence_bad'\\]"),
-        ('{"sentence_good": "a", "sentence_bad": "b"}\n{"sent', "line 2 is no JSON"),
-        ('["a", "b"]\n', "line 1 has no .* it has list"),
+        ('{"sentence_good": "a", "sentence_bad": "b"}\n{"sent', "Line 2 is not JSON"),
+        ('["a", "b"]\n', "Line 1 is .*, and an object with fields is needed"),
         ('{"sentence_good": "a", "sentence_bad": ""}\n', "Choice 1 of .* is empty"),
         ("\n", "has no items"),
+        (
+            '{"sentence_good": "a", "sentence_good": "c", "sentence_bad": "b"}\n',
+            "The key 'sentence_good' stands twice",
+        ),
+        ('{"sentence_good": "a \\ud83d", "sentence_bad": "b"}\n', "Line 1 holds half a character"),
     ],
 )
 def test_damaged_files_are_named(content, message, run_of, tmp_path):

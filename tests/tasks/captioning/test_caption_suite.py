@@ -315,11 +315,27 @@ class TestMistakes:
         with pytest.raises(ValueError, match="A system in `compare` is called 'model', as is the evaluated one"):
             CaptionSuite(pairs(), COUNTED, compare={"model": given})
 
+    def test_ids_are_compared_as_texts_and_images_more_are_noted(self, tmp_path):
+        rows = Dataset.from_dict({"image_id": [1, 2], "caption": ["a dog", "a cat"]})
+        (tmp_path / "captions.json").write_bytes(
+            b'\xef\xbb\xbf[{"image_id": 2, "caption": "a dog"}, {"image_id": "1", "caption": "a dog"}, '
+            b'{"image_id": 3, "caption": "x"}]'
+        )
+        suite = CaptionSuite(rows, ["rouge"], compare={"file": tmp_path, "mapping": {"1": "a", 2: "b"}})
+        assert suite.others == {"file": ["a dog", "a dog"], "mapping": ["a", "b"]}
+        [note] = suite(["a dog", "a cat"]).notes
+        assert "captions of 'file' are of 1 images more" in note
+        with pytest.raises(ValueError, match="two entries for one image"):
+            CaptionSuite(rows, ["rouge"], compare={"mapping": {"1": "a", 1: "a", 2: "b"}})
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("not json", "cannot be read as captions"),
-            ('{"images": []}', "cannot be read as captions"),
+            ("not json", "captions.json is not JSON"),
+            ('[{"image_id": null, "caption": "a"}]', "no `image_id` that is a text or a whole number"),
+            ('[{"image_id": 1, "caption": "a", "caption": "b"}]', "The key 'caption' stands twice"),
+            ('[{"image_id": 1, "caption": "a \\ud83d"}]', "Row 1 holds half a character"),
+            ('{"images": []}', "and rows are needed: a JSON list"),
             ('[{"image": 1}]', "cannot be read as captions"),
             ('[{"image_id": 1, "caption": "a"}, {"image_id": 1, "caption": "b"}]', "two captions for the image '1'"),
             ('[{"image_id": 1, "caption": null}]', "the caption None for the image '1'"),
@@ -335,9 +351,11 @@ class TestMistakes:
         [
             ("image_id,cider\n100,0.5\n", r"has no column \['bleu_4'\]; it has \['image_id', 'cider'\]"),
             ("", "has no column"),
-            ("image_id,bleu_4\n100,\n", "line 2: `bleu_4` is not one number"),
-            ("image_id,bleu_4\n100\n", "line 2: `bleu_4` is not one number"),
-            ("image_id,bleu_4\n100,1\n100,2\n", r"line 3: `bleu_4` .* \(two values of the image '100'\)"),
+            ("image_id,bleu_4\n100,\n", "line 2: `bleu_4` is no number"),
+            ("image_id,bleu_4\n100\n", "Line 2 has fewer cells than the header"),
+            ("image_id,bleu_4\n1,0.5\n1,0.1\n", "has the image '1' twice, line 3 again"),
+            ("image_id,bleu_4,bleu_4\n1,0.5,0.7\n", r"The header has \['bleu_4'\] twice"),
+            ('image_id,bleu_4\n"1,0.5\n2,0.1\n', "In line 2 a quotation mark opens a cell"),
         ],
     )
     def test_files_of_difficulty(self, text, message, tmp_path):

@@ -245,6 +245,8 @@ def test_a_file_of_synonyms(tmp_path):
         ["person", "dog"]
     ]
     assert labels.arguments()["categories"]["dog"] == ["dog", "puppy"]
+    file.write_text("person\tgar\u00e7on\r\ndog\tpuppy\r\n", encoding="utf-16")
+    assert read_synonyms(file) == {"person": ["gar\u00e7on"], "dog": ["puppy"]}
     for text, match in [
         ("airplane\tjet,seaplane bus\tcoach\n", "Line 1 of .* has 2 tabs: .*two lines that were merged"),
         ("dog\tpuppy\ndog\thound\n", "Line 2 of .* names a category again"),

@@ -107,6 +107,23 @@ def test_lists_of_voc_by_other_names(folder):
     assert load_objects(folder / "VOC2007", split="default")["image_id"][:] == ["000001", "000002"]
 
 
+def test_lists_of_voc_as_they_are_written(folder, caplog):
+    root = voc(folder)
+    lists, image = root / "ImageSets" / "Main", root / "JPEGImages" / "000001.jpg"
+    image.with_name("my photo 1.jpg").write_bytes(image.read_bytes())
+    (lists / "own.txt").write_text("000001\r\nmy photo 1\r\n000001\r\n", encoding="utf-8-sig")
+    for name in ("._train.txt", ".train.txt"):
+        (lists / name).write_bytes(b"\0\5\xff")
+    data = load_objects(root, split="own")
+    assert data["image_id"][:] == ["000001", "my photo 1"]
+    assert [objects is None for objects in data["objects"]] == [False, True]
+    assert "lines of own.txt that name an image again: 1" in caplog.text
+    assert "annotations of images of own.txt (null): 1 (my photo 1.jpg, for example)" in caplog.text
+    assert list(load_objects(root)) == ["train", "validation", "test"]
+    (lists / "flags.txt").write_text("000001  1\n000002 -1\n")
+    assert load_objects(root, split="flags")["image_id"][:] == ["000001", "000002"]
+
+
 def test_beside_captions_with_what_the_file_has(folder):
     (folder / "captions.csv").write_text("image,caption\na.jpg,A dog.\n")
     data = load_captioned(folder / "captions.csv", images=folder / "images", objects=instances(folder))

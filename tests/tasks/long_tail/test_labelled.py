@@ -212,7 +212,7 @@ def test_tables_that_do_not_say_which_column_is_which(tmp_path):
     with pytest.raises(ValueError, match=r"`columns` has the keys \['kind'\]"):
         load_labelled(file, columns={"kind": "label"})
     file.write_text("file_name,label\na.png,dog\na.png,\n")
-    with pytest.raises(ValueError, match=r"has the labels \['dog', ''\]: every image needs one class"):
+    with pytest.raises(ValueError, match=r"Line 3 of .* has no 'label'"):
         load_labelled(file)
     file.write_text("file_name,label\na.png,dog\n")
     with pytest.raises(ValueError, match=r"has the classes \['dog'\], which are not among the 1 that `classes`"):
@@ -223,26 +223,85 @@ def test_tables_that_do_not_say_which_column_is_which(tmp_path):
 
 def test_tables_and_names_that_cannot_be_read(tmp_path):
     for content, message in (
-        (b"", r"has the columns \[\] and 0 rows"),
-        ("image,label\na.png,caf\u00e9\n".encode("latin-1"), "is not UTF-8: line 2 .*'a.png,café' in Windows-1252"),
-        (b'image,label\na.png,"dog\nb.png,cat\n', r"labels\.csv: In line 2 a quotation mark opens a cell"),
-        (b"image,label,label\na.png,dog,cat\n", r"labels\.csv: The header has \['label'\] twice"),
-        (b"image,label\na.png\n", r"labels\.csv: Line 2 has fewer cells"),
+        (b"", r"labels\.csv has the columns \[\] and 0 rows"),
+        ("image,label\na.png,caf\u00e9\n".encode("latin-1"), r"labels\.csv is not UTF-8: line 2"),
+        (b'image,label\na.png,"cat\nb.png,dog\n', "In line 2 a quotation mark opens a cell"),
+        (b"image,label,label\na.png,cat,x\n", r"The header has \['label'\] twice"),
+        (b"image,label,x\na.png,cat\n", "Line 2 has fewer cells than the header"),
+        (b"image,label,class_name\na.png,0,cat\nb.png,0,owl\n", "calls class 0 both 'cat' and 'owl'"),
     ):
         (tmp_path / "labels.csv").write_bytes(content)
         with pytest.raises(ValueError, match=message):
             load_labelled(tmp_path / "labels.csv")
     (tmp_path / "labels.jsonl").write_text("[1]\n")
-    with pytest.raises(ValueError, match=r"labels\.jsonl holds \[1\], and rows with a file and a class are needed"):
+    with pytest.raises(ValueError, match=r"labels\.jsonl: Line 1 is \[1\], and an object with fields is needed"):
         load_labelled(tmp_path / "labels.jsonl")
     for name in ("a", "b"):
         write(tmp_path / f"{name}.png")
     (tmp_path / "labels.csv").write_text("image,label\na.png,1_0\nb.png,10\n")
     assert class_names(load_labelled(tmp_path / "labels.csv")) == ["10", "1_0"]
-    for content, message in (("{bad", "is no JSON"), ("3", "holds '3', and a list of names or an object is needed")):
+    for content, message in (
+        ("{bad", "is not JSON"),
+        ('{"0": "cat", "0": "owl"}', "The key '0' stands twice"),
+        ("3", "holds 3, and a list of names or an object is needed"),
+    ):
         (tmp_path / "names.json").write_text(content)
         with pytest.raises(ValueError, match=message):
             read_classes(tmp_path / "names.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "labels", "more"),
+    [
+        ("t.csv", b"image;label;zip\na.png;cat;007\nb.png;dog;08\n", ["cat", "dog"], {"zip": ["007", "08"]}),
+        ("t.csv", "image,label\na.png,cat\nb.png,dog\n".encode("utf-16"), ["cat", "dog"], {}),
+        ("t.csv", b"image, label\na.png, cat\nb.png, dog\n", ["cat", "dog"], {}),
+        ("t.csv", b"image,label,n\na.png,01,nan\nb.png,1,inf\n", ["01", "1"], {"n": ["nan", "inf"]}),
+        ("t.csv", b"image,label,n\na.png,0,1.50\nb.png,1,-2e-1\n", ["0", "1"], {"n": [1.5, -0.2]}),
+        (
+            "t.jsonl",
+            b'\xef\xbb\xbf{"image": "a.png", "label": "2020-01-01", "image_id": "007"}\n\n'
+            b'{"image": "b.png", "label": "2020-02-01", "image_id": "7"}\n',
+            ["2020-01-01", "2020-02-01"],
+            {"image_id": ["007", "7"]},
+        ),
+        (
+            "t.jsonl",
+            b'{"image": "a.png", "label": 0, "m": {"a": 1}}\n{"image": "b.png", "label": 1, "w": 2}\n',
+            ["0", "1"],
+            {"m": [{"a": 1}, None], "w": [None, 2]},
+        ),
+    ],
+)
+def test_tables_are_read_as_they_are_written(tmp_path, name, content, labels, more):
+    for image in ("a", "b"):
+        write(tmp_path / f"{image}.png")
+    (tmp_path / name).write_bytes(content)
+    data = load_labelled(tmp_path / name)
+    assert [class_names(data)[label] for label in data["label"]] == labels
+    assert {column: data[column][:] for column in more} == more
+
+
+def test_what_is_not_read_is_counted(tmp_path, caplog):
+    for name in (
+        "cat/1.png",
+        "cat/.ipynb_checkpoints/1-checkpoint.png",
+        "dog/1.png",
+        "__MACOSX/cat/._1.png",
+        "top.png",
+    ):
+        write(tmp_path / name)
+    (tmp_path / "cat" / "._1.png").write_bytes(b"\0\5\x16\7")
+    (tmp_path / "dog" / "2.jfif").write_bytes((tmp_path / "dog" / "1.png").read_bytes())
+    assert rows(load_labelled(tmp_path)) == [("cat/1.png", "cat"), ("dog/1.png", "dog")]
+    assert "hidden files and folders: 2 (.ipynb_checkpoints, for example)" in caplog.text
+    assert "files that do not end in .bmp" in caplog.text
+    assert "images outside of the folders of classes: 1 " in caplog.text
+    (tmp_path / "t.jsonl").write_text(
+        '{"image": "top.png", "label": "x", "n": 1}\n{"image": "cat/1.png", "label": "y", "n": "a"}\n'
+    )
+    assert load_labelled(tmp_path / "t.jsonl").column_names == ["image", "label", "image_id"]
+    assert "field `n` (values of several types" in caplog.text
 
 
 def test_options_of_load_dataset_are_refused_where_it_is_not_called(tmp_path):
@@ -463,10 +522,24 @@ def test_columns_of_a_table_that_are_not_read(tmp_path):
     (tmp_path / "t.csv").write_text(",file_name,filepath,label,image_id,camera\n0,gone.png,a.png,01,007,1.5\n")
     data = load_labelled(tmp_path / "t.csv", columns={"image": "filepath"})
     assert data.column_names == ["image", "label", "camera", "image_id"]
-    assert (data["image_id"][:], data["label"][:], data["camera"][:]) == (["007"], [1], [1.5])
+    assert (data["image_id"][:], class_names(data), data["camera"][:]) == (["007"], ["01"], [1.5])
     (tmp_path / "t.csv").write_text("file_name,label\n")
     with pytest.raises(ValueError, match=r"has the columns \['file_name', 'label'\] and 0 rows"):
         load_labelled(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "categories", "message"),
+    [
+        ("train,a.jpg,", "0,empty", "Line 2 of .*metadata.csv lacks split, filename or class"),
+        ("train,a.jpg,1", "1,cow\n1,ox", "calls class 1 both 'cow' and 'ox'"),
+    ],
+)
+def test_iwildcam_s_tables_are_read_strictly(tmp_path, metadata, categories, message):
+    (tmp_path / "metadata.csv").write_text(f"split,filename,y\n{metadata}\n")
+    (tmp_path / "categories.csv").write_text(f"y,name\n{categories}\n")
+    with pytest.raises(ValueError, match=message):
+        load_labelled(tmp_path)
 
 
 @pytest.mark.parametrize("named", [True, False])

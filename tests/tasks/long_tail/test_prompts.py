@@ -98,14 +98,48 @@ def test_data_that_prompts_cannot_name(data, tmp_path):
     with pytest.raises(ValueError, match=r"has the columns .*'label', 'text'"):
         load_prompts(tmp_path / "wrong.csv")
     (tmp_path / "empty.csv").write_text("class,prompt\n")
-    with pytest.raises(ValueError, match=r"has the columns \[\]"):
+    with pytest.raises(ValueError, match=r"has the columns \['class', 'prompt'\] and 0 rows"):
         load_prompts(tmp_path / "empty.csv")
     (tmp_path / "latin.csv").write_bytes(b"class,prompt\nowl,a caf\xe9\n")
-    with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8: line 2 .*'owl,a café' in Windows-1252"):
+    with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8: line 2 .* convert the file"):
         load_prompts(tmp_path / "latin.csv")
     (tmp_path / "wrong.json").write_text("owl: an owl")
-    with pytest.raises(ValueError, match=r"neither a \.csv nor JSON"):
+    with pytest.raises(ValueError, match=r"wrong\.json is not JSON"):
         load_prompts(tmp_path / "wrong.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("open.csv", 'class,prompt\ncat,"a cat\ndog,a dog\nowl,an owl\n', "In line 2 a quotation mark opens a cell"),
+        ("inside.csv", 'class,prompt\ncat,"nice" cat\ndog,a dog\n', "In line 2 a quotation mark opens a cell"),
+        ("comma.csv", "class,prompt\ncat,a cat, on a mat\n", "Line 2 has more cells than the header"),
+        ("short.csv", "class,prompt\ncat\n", "Line 2 has fewer cells than the header"),
+        ("twice.csv", "class,prompt,prompt\ncat,a cat,b\n", r"The header has \['prompt'\] twice"),
+        ("twice.json", '{"cat": "a cat", "cat": "b"}', "The key 'cat' stands twice"),
+        ("half.json", '{"cat": "a cat \\ud83d"}', "half a character"),
+    ],
+)
+def test_tables_of_prompts_are_read_strictly(name, text, message, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_prompts(tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", 'class;prompt\ncat;"a ""big"" cat"\n'), ("a.json", '{"cat": ["a \\"big\\" cat"]}')],
+)
+def test_tables_of_prompts_that_other_programs_save(name, text, encoding, tmp_path):
+    (tmp_path / name).write_text(text, encoding=encoding)
+    assert load_prompts(tmp_path / name) == {"cat": ['a "big" cat']}
+
+
+def test_columns_that_no_prompt_reads_are_named(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("class,prompt,weight\ncat,a cat,2\n")
+    assert load_prompts(tmp_path / "a.csv") == {"cat": ["a cat"]}
+    assert "columns other than `class` and `prompt`: 1" in caplog.text
 
 
 def test_a_language_model_writes_prompts(tmp_path):

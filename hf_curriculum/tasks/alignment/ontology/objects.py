@@ -193,7 +193,7 @@ def _of_mapping(source: Mapping[str, Any], ids: Sequence[str], min_confidence: f
                 f"`objects` gives the image {ids[place]!r} the text {names!r}, each letter of which would be a class. "
                 "Give it a list of names, of one too."
             )
-        codes = [numbers.setdefault(str(name), len(numbers)) for name in dict.fromkeys(names)]
+        codes = [numbers.setdefault(str(name), len(numbers)) for name in dict.fromkeys(names) if name is not None]
         images.extend([place] * len(codes))
         classes.extend(codes)
     return stored, np.array(images, np.int64), np.array(classes, np.int64)

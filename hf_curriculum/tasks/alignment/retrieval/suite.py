@@ -16,6 +16,7 @@ import numpy as np
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import without_nan, write_atomically
 from hf_curriculum.data.grouping import one_row_per_image
+from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.markdown import titled_tables
 from hf_curriculum.shapes import validate_arguments
@@ -364,20 +365,27 @@ def _read(path: str | PathLike[str]) -> tuple[list[tuple[str, ...]], RetrievalRa
             f"There is no file {file}. `hf-curriculum evaluate --suite retrieval --output FOLDER` writes "
             f"{RANKS_FILE} into FOLDER: name either."
         )
-    with file.open(encoding="utf-8", newline="") as lines:
-        reader = csv.reader(lines)
-        head, entries = next(reader, []), list(reader)
+    entries = read_rows(file, kind=".csv")
+    if not entries or tuple(entries.header) != _COLUMNS:
+        raise ValueError(
+            f"{file} has {len(entries)} rows of the columns {entries.header}, and ranks have {list(_COLUMNS)}. Name "
+            "another file."
+        )
+    kinds, ids = [entry["query"] for entry in entries], [entry[IMAGE_ID] for entry in entries]
+    texts = kinds.count("text")
+    images = {image_id: row for row, image_id in enumerate(ids[texts:])}
     try:
-        texts = [entry for entry in entries if entry[0] == "text"]
-        images = {entry[1]: row for row, entry in enumerate(entries[len(texts) :])}
-        ranks = np.array([int(entry[3]) for entry in entries])
-        rows = np.array([images[entry[1]] for entry in texts], np.int64)
-    except (IndexError, KeyError, ValueError) as error:
+        ranks = np.array([int(entry["rank"]) for entry in entries])
+        rows = np.array([images[image_id] for image_id in ids[:texts]], np.int64)
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{file} cannot be read as ranks ({error!r:.100}). Evaluate the model again.") from error
-    if tuple(head) != _COLUMNS or not texts:
-        raise ValueError(f"{file} has the columns {head}, and ranks have {list(_COLUMNS)}. Name another file.")
-    queries = [tuple(entry[:3]) for entry in entries]
-    return queries, RetrievalRanks(ranks[: len(texts)], ranks[len(texts) :], rows)
+    if kinds != ["text"] * texts + ["image"] * len(images) or not texts or ranks.min() < 1:
+        raise ValueError(
+            f"{file} cannot be read as ranks: it is to have queries of the kind 'text', then one of the kind 'image' "
+            "for each image, and ranks from 1 on. Evaluate the model again."
+        )
+    queries = [(entry["query"], entry[IMAGE_ID], entry[CAPTION]) for entry in entries]
+    return queries, RetrievalRanks(ranks[:texts], ranks[texts:], rows)
 
 
 def _protocol(given: str | Protocol) -> Protocol:

@@ -12,7 +12,7 @@ import numpy as np
 from datasets import ClassLabel, Dataset
 
 from hf_curriculum.columns import GUIDANCE, LABEL, require_columns
-from hf_curriculum.config import parse_json
+from hf_curriculum.data.readers.rows import read_content
 from hf_curriculum.data.text import open_text
 from hf_curriculum.provenance import read_column
 from hf_curriculum.rng import hash64
@@ -139,12 +139,9 @@ def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
                 f"There is no file {str(classes)!r}. `classes` is a list of names, or a file: a .json list or object, "
                 "or one name in each line."
             )
-        with open_text(Path(classes)) as file:
-            text = file.read()
-        value = _json(text, classes) if Path(classes).suffix == ".json" else text.split("\n")
-        value = [line.strip() for line in value if line.strip()] if isinstance(value, list) else value
+        value = _of_file(Path(classes))
     if isinstance(value, Mapping):
-        numbers = all(isinstance(key, int) or str(key).isdigit() for key in value)
+        numbers = all(str(key).isdecimal() and str(int(key)) == str(key) for key in value)  # "01" is a name
         value = {int(key) if numbers else key: name for key, name in value.items()}
         texts = list(value.values())
     else:
@@ -157,15 +154,17 @@ def read_classes(classes: Classes) -> list[str] | dict[Any, str]:
     return value
 
 
-def _json(text: str, file: str | Path) -> list[Any] | dict[str, Any]:
-    """A list or an object of JSON; a `ValueError` for anything else."""
-    try:
-        value = parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{file} is no JSON ({error}), and names classes. Correct it.") from error
-    if not isinstance(value, (list, dict)):
-        raise ValueError(f"{file} holds {text[:40]!r}, and a list of names or an object is needed. Correct it.")
-    return value
+def _of_file(file: Path) -> list[Any] | dict[str, Any]:
+    """What a file of names holds: a list or an object of JSON, or the lines of a text."""
+    if file.suffix == ".json":
+        value = read_content(file)
+        if not isinstance(value, (list, dict)):
+            raise ValueError(f"{file} holds {value!r:.40}, and a list of names or an object is needed. Correct it.")
+    else:
+        with open_text(file) as lines:
+            value = list(lines)
+    names = isinstance(value, list) and all(isinstance(line, str) for line in value)
+    return [line.strip() for line in value if line.strip()] if names else value
 
 
 def _validate_mapping(given: Mapping[Any, str], labels: set[Any], source: object) -> None:

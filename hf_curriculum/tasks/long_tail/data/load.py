@@ -40,7 +40,8 @@ def load_labelled(
     """Loads images with one class each from any usual source, one row per image.
 
     Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `label` (`ClassLabel`, the same
-    classes in every split), `image_id` (string) and what else the source holds.
+    classes in every split), `image_id` (string) and what else the source holds. What is left out is counted in one
+    warning: hidden files, others than images, fields of several types.
 
     Args:
         source: a loaded data set, a name on the Hub, or a path: a folder of class folders, ImageNet-LT's lists, a
@@ -90,6 +91,7 @@ def load_labelled(
     read = _read_files if path is not None and path.exists() and _is_files(path) else _read_with_datasets
     splits = read(request, classes)
     splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
+    request.left_out.report(request.source, splits.values())
     return one_or_all(splits)
 
 
@@ -110,7 +112,7 @@ def _read_files(request: Request, classes: Classes | None) -> dict[str, Dataset]
     """Split → data set of files, with the images as paths."""
     request.validate_options()
     path = request.path
-    found = read_files(path, request.columns)
+    found = read_files(path, request.columns, request.left_out)
     folder = found.folder if request.images is None else Path(request.images)
     labels, feature = encode_labels(
         {name: table[LABEL] for name, table in found.splits.items()}, classes, found.names, path

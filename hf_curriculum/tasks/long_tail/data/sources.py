@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL
 from hf_curriculum.config import IMAGE_SUFFIXES
-from hf_curriculum.data.readers.files import read_rows
-from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_only_table
-from hf_curriculum.data.readers.tables import FILE_FIELDS, find_alias
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_files, find_only_table, visible_files
+from hf_curriculum.data.readers.rows import read_rows
+from hf_curriculum.data.readers.tables import FILE_FIELDS, find_alias, shared_scalars
 from hf_curriculum.data.request import UNSPLIT
 from hf_curriculum.data.text import ending, open_text
 
@@ -25,6 +24,7 @@ LABEL_ALIASES = (
 )
 NAME_ALIASES = ("classname", "class_name", "label_name", "label name")
 """Names of the classes beside a column of their numbers."""
+_ENDINGS = ", ".join(IMAGE_SUFFIXES)
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 _LIST_LINE = re.compile(r"(?P<file>\S.*?)\s+(?P<label>-?\d+)(?:\s+(?P<guidance>\d+))?(?:\s+(?P<train_cnt>\d+))?")
 _LISTS = re.compile(r".*[_-](?P<split>train|val|validation|test)\.txt", re.IGNORECASE)
@@ -52,28 +52,28 @@ class LabelledFiles:
     names: Mapping[int, str] = field(default_factory=dict)
 
 
-def read_files(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
+def read_files(path: Path, columns: Mapping[str, str] | None, left_out: LeftOut) -> LabelledFiles:
     """What a file or a folder of labelled images holds."""
     if path.is_file():
-        return read_list(path) if ending(path) == ".txt" else read_table(path, columns)
+        return read_list(path) if ending(path) == ".txt" else read_table(path, columns, left_out)
     if is_iwildcam(path):
         return read_iwildcam(path)
-    named = {file: found["split"] for file in sorted(path.glob("*.txt")) if (found := _LISTS.fullmatch(file.name))}
+    named = {file: found["split"] for file in visible_files(path) if (found := _LISTS.fullmatch(file.name))}
     if named:
         return _join({split: read_list(file) for split, file in _by_split(named, path).items()}, path)
-    folders = class_folders(path)
+    folders = class_folders(path, left_out)
     if folders:
         return LabelledFiles(folders, path)
     table = find_only_table(path)
     if table is not None:
-        return read_table(table, columns)
+        return read_table(table, columns, left_out)
     held = sorted(entry.name for entry in path.iterdir())
     raise ValueError(f"load_labelled recognises nothing in {path}, which holds {held[:10]}. {RULES}")
 
 
-def class_folders(path: Path) -> dict[str, dict[str, list[str]]]:
+def class_folders(path: Path, left_out: LeftOut | None = None) -> dict[str, dict[str, list[str]]]:
     """Split → file names and classes of a folder of class folders; empty where it is none."""
-    entries = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    entries = _folders(path)
     splits = {UNSPLIT: path}
     named = {entry: entry.name for entry in entries if entry.name.lower() in SPLIT_FOLDERS}
     if entries and len(named) == len(entries):
@@ -89,12 +89,15 @@ def class_folders(path: Path) -> dict[str, dict[str, list[str]]]:
     sizes: dict[str, int] = {}
     for split, folder in splits.items():
         files, labels = [], []
-        for name in sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."):
-            own = sorted(file for file in (folder / name).rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+        for name in (entry.name for entry in _folders(folder)):
+            own = find_files(folder / name, IMAGE_SUFFIXES, left_out, f"files that do not end in {_ENDINGS}")
             sizes[name] = sizes.get(name, 0) + len(own)
             files += [file.relative_to(path).as_posix() for file in own]
             labels += [name] * len(own)
         found[split] = {"file_name": files, LABEL: labels}
+        loose = [file for file in visible_files(folder) if file.suffix.lower() in IMAGE_SUFFIXES]
+        if left_out is not None and files:
+            left_out.add("images outside of the folders of classes", len(loose), loose and loose[0].name)
     empty = [name for name, size in sizes.items() if not size]
     if not any(sizes.values()):
         return {}
@@ -133,32 +136,48 @@ def read_list(path: Path) -> LabelledFiles:
     return LabelledFiles({UNSPLIT: table}, path.parent, _names_of_folders(table["file_name"], table[LABEL]))
 
 
-def read_table(path: Path, columns: Mapping[str, str] | None) -> LabelledFiles:
+def read_table(path: Path, columns: Mapping[str, str] | None, left_out: LeftOut) -> LabelledFiles:
     """A .csv, .tsv or .jsonl with a file name and a class in each row."""
-    kind = ending(path)
-    if kind not in TABLE_SUFFIXES:
+    if ending(path) not in TABLE_SUFFIXES:
         raise ValueError(f"load_labelled does not read {path}. {RULES}")
-    rows = read_rows(path)
-    wrong = next((row for row in rows if not isinstance(row, Mapping)), None)
-    if wrong is not None:
-        raise ValueError(f"{path} holds {wrong!r:.80}, and rows with a file and a class are needed. Correct it.")
-    frame = pd.DataFrame(list(rows), columns=rows.header or None)
-    theirs = {name: find_column(frame.columns, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
+    rows = read_rows(path, left_out)
+    found = list(dict.fromkeys([*rows.header, *(field for row in rows for field in row)]))
+    theirs = {name: find_column(found, name, columns) for name in (IMAGE, LABEL, IMAGE_ID)}
     missing = [name for name in (IMAGE, LABEL) if theirs[name] is None]
-    if missing or frame.empty:
+    if missing or not rows:
         raise ValueError(
-            f"{path} has the columns {list(frame.columns)} and {len(frame):,} rows; which of them holds "
+            f"{path} has the columns {found} and {len(rows):,} rows; which of them holds "
             f"{' and '.join(f'`{name}`' for name in missing) or 'an image'} is not known. Name it: "
             "columns={'image': ..., 'label': ...}."
         )
-    table = {"file_name": frame[theirs[IMAGE]].tolist(), LABEL: _numbers(frame[theirs[LABEL]])}
+    used = [name for name in theirs.values() if name is not None]
+    for number, row in enumerate(rows):
+        if empty := [name for name in used if row.get(name) in (None, "")]:
+            raise ValueError(
+                f"{rows.place(number)} of {path} has no {empty[0]!r}: {row!r:.120}. Fill it, or remove it."
+            )
+    table = {"file_name": [row[theirs[IMAGE]] for row in rows], LABEL: _numbers([row[theirs[LABEL]] for row in rows])}
     if theirs[IMAGE_ID] is not None:
-        table[IMAGE_ID] = frame[theirs[IMAGE_ID]].astype(str).tolist()
-    others = [name for name in frame.columns if name not in theirs.values() and name not in table]
-    table |= {name: _numbers(frame[name]) for name in others if name}
-    names = next((name for name in find_alias(others, NAME_ALIASES)), None)
-    known = dict(zip(table[LABEL], frame[names].astype(str), strict=True)) if names is not None else {}
+        table[IMAGE_ID] = [str(row[theirs[IMAGE_ID]]) for row in rows]
+    others = shared_scalars(rows, without={*used, *table}, left_out=left_out)
+    for name in set(found) & table.keys() - set(used):
+        left_out.add(f"field `{name}` (the name of a column of ours)", len(rows))
+    table |= {name: _numbers(values.to_pylist()) for name, values in others.items()}
+    names = next(iter(find_alias(list(others), NAME_ALIASES)), None)
+    known = _names_of_numbers(path, table[LABEL], table[names]) if names is not None else {}
     return LabelledFiles({UNSPLIT: table}, path.parent, known)
+
+
+def _names_of_numbers(path: Path, numbers: Sequence[Any], names: Sequence[Any]) -> dict[Any, str]:
+    """Class number → its name, of rows that agree."""
+    known: dict[Any, str] = {}
+    for number, name in zip(numbers, names, strict=True):
+        if known.setdefault(number, str(name)) != str(name):
+            raise ValueError(
+                f"{path} calls class {number} both {known[number]!r} and {str(name)!r}, and a class has one name. "
+                "Correct it, or remove the column of names."
+            )
+    return known
 
 
 def is_iwildcam(path: Path) -> bool:
@@ -172,18 +191,27 @@ def is_iwildcam(path: Path) -> bool:
 
 def read_iwildcam(path: Path) -> LabelledFiles:
     """iWildCam-WILDS v2: the splits train, val, test, id_val and id_test, all with their images in `train/`."""
-    frame = pd.read_csv(path / "metadata.csv", dtype={"filename": str, "datetime": str, "seq_id": str})
-    kept = [name for name in ("location_remapped", "sequence_remapped", "datetime") if name in frame.columns]
-    splits = {}
-    for split in dict.fromkeys(frame["split"]):
-        own = frame[frame["split"] == split]
-        table: dict[str, list[Any]] = {"file_name": own["filename"].tolist(), LABEL: own["y"].astype(int).tolist()}
-        splits[str(split)] = table | {name: own[name].tolist() for name in kept}
+    rows, file = read_rows(path / "metadata.csv"), path / "metadata.csv"
+    kept = [name for name in ("location_remapped", "sequence_remapped", "datetime") if rows and name in rows[0]]
+    own: dict[str, list[dict[str, str]]] = {}
+    for number, row in enumerate(rows):
+        if not (row["split"] and row["filename"] and row["y"].isdecimal()):
+            raise ValueError(
+                f"{rows.place(number)} of {file} lacks split, filename or class: {row!r:.120}. Remove it."
+            )
+        own.setdefault(row["split"], []).append(row)
+    columns = {name: _numbers([row[name] for row in rows]) for name in kept}
+    number, splits = {id(row): place for place, row in enumerate(rows)}, {}
+    for split, some in own.items():
+        table = {"file_name": [row["filename"] for row in some], LABEL: [int(row["y"]) for row in some]}
+        splits[split] = table | {name: [columns[name][number[id(row)]] for row in some] for name in kept}
     names = {}
     if (path / "categories.csv").is_file():
-        categories = pd.read_csv(path / "categories.csv", keep_default_na=False)
-        categories = categories[categories["y"].astype(int) <= int(frame["y"].max())]
-        names = dict(zip(categories["y"].astype(int).tolist(), categories["name"].astype(str), strict=True))
+        last = max(int(row["y"]) for row in rows)
+        categories = [row for row in read_rows(path / "categories.csv") if int(row["y"]) <= last]
+        names = _names_of_numbers(
+            path / "categories.csv", [int(row["y"]) for row in categories], [row["name"] for row in categories]
+        )
     return LabelledFiles(splits, path / "train", names)
 
 
@@ -209,17 +237,23 @@ def _by_split(named: Mapping[Path, str], path: Path) -> dict[str, Path]:
     return found
 
 
-def _numbers(values: pd.Series) -> list[Any]:
-    """A column as whole numbers or as numbers where all of it is, or else as it is."""
-    if values.dtype.kind in "iu":
-        return [int(value) for value in values]
-    for read in (int, float):
-        try:
-            if not any("_" in str(value) for value in values):  # Python reads 1_0 as 10
-                return [read(value) for value in values]
-        except (ValueError, TypeError):
-            continue
-    return values.tolist()
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)?(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?(?<=[0-9.])")
+
+
+def _numbers(values: Sequence[Any]) -> list[Any]:
+    """Texts as whole numbers or as numbers where all are written as such ("007" is a name), or else as they are."""
+    for written, read in ((_WHOLE, int), (_DECIMAL, float)):
+        if all(isinstance(value, str) and written.fullmatch(value) and value != "." for value in values):
+            return [read(value) for value in values]
+    return list(values)
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders in a folder, by name, but hidden ones."""
+    return sorted(
+        entry for entry in path.iterdir() if entry.is_dir() and entry.name[0] != "." and entry.name != "__MACOSX"
+    )
 
 
 def _names_of_folders(files: Sequence[str], labels: Sequence[int]) -> dict[int, str]:

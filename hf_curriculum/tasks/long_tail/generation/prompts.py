@@ -11,8 +11,9 @@ from typing import Any
 from datasets import Dataset
 
 from hf_curriculum.columns import LABEL
-from hf_curriculum.config import digest, parse_json
-from hf_curriculum.data.readers.files import read_rows
+from hf_curriculum.config import digest
+from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.rows import read_content
 from hf_curriculum.scorers.pretrained import load_pretrained
 from hf_curriculum.scorers.visual.class_probability import validate_prompt_names
 from hf_curriculum.shapes import validate_arguments
@@ -84,7 +85,8 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is neither, lacks a column, holds values other than texts, or is not UTF-8.
+        ValueError: it is neither, lacks a column, holds values other than texts, or is not UTF-8. Or a quotation mark
+            stays open, a row has other cells than the header, or a name stands twice in the header or as a key.
 
     Example:
         >>> load_prompts("prompts.csv", "a 8k real photo: {prompt}")  # doctest: +SKIP
@@ -95,23 +97,19 @@ def load_prompts(file: str | Path, template: str = "{prompt}") -> dict[str, list
             f"There is no file {path} of prompts, which say what is drawn. Name one, or give a template such as "
             '"a photo of {label}".'
         )
+    found = read_content(path, kind=".csv" if path.suffix.lower() == ".csv" else ".json")
     if path.suffix.lower() == ".csv":
-        rows = read_rows(path)
-        if not rows or not {"class", "prompt"} <= rows[0].keys():
+        if not found or not {"class", "prompt"} <= found[0].keys():
             raise ValueError(
-                f"{path} has the columns {list(rows[0]) if rows else []}. A table of prompts has the columns `class` "
-                "and `prompt`. Rename them."
+                f"{path} has the columns {found.header} and {len(found)} rows. A table of prompts has the columns "
+                "`class` and `prompt`. Rename them."
             )
-        found: dict[str, Any] = {}
+        rows, found = found, {}
         for row in rows:
             found.setdefault(row["class"], []).append(row["prompt"])
-    else:
-        try:
-            found = parse_json(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(
-                f"{path} is neither a .csv nor JSON ({error}). A table of prompts maps each class to its prompts."
-            ) from error
+        left_out = LeftOut()
+        left_out.add("columns other than `class` and `prompt`", len(rows[0]) - 2, ", ".join(rows[0]))
+        left_out.report(path, ())
     table = _validate_table(found, str(path))
     return {name: [template.replace("{prompt}", text) for text in texts] for name, texts in table.items()}
 
