@@ -82,7 +82,7 @@ def _parts(image: Callable[[str], dict], text_field: str = "text", column: bool 
 
 def _alpaca(chat: Chat) -> dict[str, Any]:
     (_, asked, shown), (_, answer, _) = chat.turns[-2:]
-    first, _, second = asked.partition(" ")
+    first, _, second = asked.partition("\n")
     history = [[_marked(q[1], q[2]), a[1]] for q, a in zip(chat.turns[:-2:2], chat.turns[1:-2:2], strict=True)]
     return {
         "instruction": _marked(first, shown),
@@ -96,7 +96,7 @@ def _alpaca(chat: Chat) -> dict[str, Any]:
 
 def _swift(chat: Chat) -> dict[str, Any]:
     row = _alpaca(chat)
-    query = " ".join(filter(None, (row.pop("instruction"), row.pop("input"))))
+    query = "\n".join(filter(None, (row.pop("instruction"), row.pop("input"))))
     return {"query": query, "response": row.pop("output"), **row}
 
 
@@ -178,7 +178,8 @@ def _write(draw: Draw, folder: Path, records: list[dict[str, Any]]) -> tuple[Any
             kind = "jsonl"
         else:
             if kind == "parquet":
-                data.to_parquet(folder / "c.parquet")
+                data.to_parquet(folder.parent / "c.parquet")
+                (folder.parent / "c.parquet").rename(folder / "c.parquet")
             return (folder / "c.parquet" if kind == "parquet" else data), {f"as {kind}"}
     path = folder / ("c.json" if kind == "json" else "c.jsonl")
     lines = "\n".join(map(as_text, records))
@@ -203,6 +204,8 @@ def _chats(forms: dict[str, tuple], trl: bool = False) -> Callable[[Draw, Path],
         chats = [_draw_chat(draw, files, words, most, system) for _ in range(draw(st.integers(1, 3)))]
         if name == "question and answer":
             chats = [chat._replace(turns=[(role, text, min(shown, 1)) for role, text, shown in chat.turns], images=chat.images[:1]) for chat in chats]
+        if name == "alpaca":  # `instruction` and `input`, which are a line each
+            chats = [chat._replace(turns=[*chat.turns[:-2], ("user", f"{draw(words)}\n{chat.turns[-2][1]}", chat.turns[-2][2]), chat.turns[-1]]) for chat in chats]
         records = [form(chat) for chat in chats]
         unused = [key for key in ("images", "image", "system", "history") if not any(record.get(key) for record in records)]
         records = [{key: value for key, value in record.items() if key not in unused} for record in records]
@@ -221,7 +224,7 @@ def _chats(forms: dict[str, tuple], trl: bool = False) -> Callable[[Draw, Path],
         axes |= {"conversations", f"form: {name}"} | text_axes(text for chat in chats for _, text, _ in chat.turns)
         axes |= ({"names"} if are_odd(files) else set()) | ({"pictures"} if any(chat.images for chat in chats) else set())
         axes |= {"nulls"} if nulls or any(value is None for record in records for value in record.values()) else set()
-        judged = "encodings" not in axes and (not trl or all(_trl_reads(record, row, whose) for record, row in zip(records, meant, strict=True)))
+        judged = "encodings" not in axes and name != "preference" and (not trl or all(_trl_reads(record, row, whose) for record, row in zip(records, meant, strict=True)))
         accepted = [meant, [row[:-1] for row in meant]] if name == "preference" else [meant]
         images = str(folder) if not isinstance(source, Path) and files else None
         used = any("images" in record or "image" in record or "image" in str(record) for record in records)

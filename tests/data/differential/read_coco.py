@@ -37,8 +37,8 @@ def _captions(draw: Draw, folder: Path) -> Trial:
         for number, image in enumerate(listed):
             image["license"] = draw(st.sampled_from([1, None, "x"])) if number else 1
     captions = []
-    for number in range(draw(st.integers(1, 6))):
-        target = draw(st.sampled_from([*ids, *ids, *ids, "none of them"]))
+    targets = [*(ids if pictures.collide else ()), *(draw(st.sampled_from([*ids * 3, "none"])) for _ in range(draw(st.integers(1, 6))))]
+    for number, target in enumerate(targets):
         captions.append({"id": number, "image_id": target, "caption": draw(words)})
     more = [name for name in ("score", "lang") if seldom(draw)]
     for one in captions:
@@ -92,6 +92,7 @@ def _draw_boxes(draw: Draw, picture: int) -> list[list[int]]:
 def _write_captions(draw: Draw, folder: Path, pictures: Pictures, ids: Sequence[Any], coco: bool) -> tuple[Path, list[int]]:
     """A caption file of pictures, and whose each of its rows is."""
     rows = draw(st.lists(st.sampled_from(range(len(pictures.names))), min_size=1, max_size=5))
+    rows = [*(range(len(pictures.names)) if pictures.collide else ()), *rows]
     if coco:
         path = folder / "captions_val.json"
         images = [{"id": number, "file_name": name} for number, name in zip(ids, pictures.names, strict=True)]

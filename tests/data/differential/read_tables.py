@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -27,11 +28,13 @@ DIALECTS: dict[str, dict[str, Any]] = {
 """Of csv.writer, and what pandas is told of them."""
 
 
-def records_of(draw: Draw, names: Sequence[str], captions: st.SearchStrategy, nulls: bool) -> tuple[list[dict], list[str]]:
+def records_of(
+    draw: Draw, names: Sequence[str], captions: st.SearchStrategy, nulls: bool, every: bool = False
+) -> tuple[list[dict], list[str]]:
     """Rows with a file, a caption and perhaps an id and other fields; and which of those there are."""
     more = {name: seldom(draw) for name in ("image_id", "source", "weight")}
     count = draw(st.integers(1, 5))
-    files = [draw(st.sampled_from(names)) for _ in range(count)]
+    files = [*(names if every else ()), *(draw(st.sampled_from(names)) for _ in range(count))]
     ids = draw(st.sampled_from([[1, 2, 3, 4], ["x", "y", "z", "1"], [1, 1, 2, 2], ["1", 1, "01", 2], [0, -1, 10**12, 7]]))
     id_of = dict(zip(names, ids, strict=False))
     values = st.sampled_from(["web", "x", 'a "b"', *([None] if nulls else [])])
@@ -84,6 +87,15 @@ def write_csv(records: Sequence[Mapping[str, Any]], header: Mapping[str, str], d
     return out.getvalue()
 
 
+def write_text(draw: Draw, path: Path, text: str, encoding: str) -> Path:
+    """The file that was written, compressed or not."""
+    content = text.encode(encoding)
+    if seldom(draw, 10):
+        path, content = path.with_name(f"{path.name}.gz"), gzip.compress(content)
+    path.write_bytes(content)
+    return path
+
+
 def pandas_rows(path: Path, header: Mapping[str, str], more: Sequence[str], **told: Any) -> list[Row] | None:
     """What pandas reads, None where it refuses or makes an index of a column."""
     try:
@@ -124,8 +136,7 @@ def _separated(ending: str, separators: Sequence[str]) -> Any:
             text = end.join([f"{first}{sep}{caption}", *(f"{line}{sep}x" for line in rest.split(end) if line)])
         text = text.rstrip("\r\n") if seldom(draw) else text
         text = text.encode(encoding, "ignore").decode(encoding)  # what it cannot hold is gone for all
-        path = folder / f"t{ending}"
-        path.write_bytes(text.encode(encoding))
+        path = write_text(draw, folder / f"t{ending}", text, encoding)
         told = {"sep": sep, "encoding": encoding}
         naive = pandas_rows(path, header, more, **told)
         meant = as_rows(_encodable(records, encoding), more, "")
@@ -181,8 +192,7 @@ def _json(ending: str) -> Any:
         text = f"[{','.join(lines)}]" if as_list else end.join(line + blank for line in lines) + end
         if as_list and indent and odd not in ("surrogate", "key twice"):
             text = json.dumps(objects, indent=indent, ensure_ascii=ascii_only or encoding == "cp1252")
-        path = folder / f"t{ending}"
-        path.write_bytes(text.encode(encoding))
+        path = write_text(draw, folder / f"t{ending}", text, encoding)
         flat = [{**row, "caption": each} for row in records for each in (row["caption"] if isinstance(row["caption"], list) else [row["caption"]])]
         meant = as_rows(flat, more)
         pairs = _pandas_pairs(path, header, lines=not as_list)
@@ -213,7 +223,8 @@ def _pandas_pairs(path: Path, header: Mapping[str, str], lines: bool) -> list[Ro
 
 def _with_pictures(draw: Draw, folder: Path) -> Trial:
     pictures = draw_pictures(draw, folder)
-    records, more = records_of(draw, pictures.names, st.sampled_from(["a dog", "a cat", 'a "b", c']), False)
+    words = st.sampled_from(["a dog", "a cat", 'a "b", c'])
+    records, more = records_of(draw, pictures.names, words, False, every=pictures.collide)
     path = folder / draw(st.sampled_from(["captions.csv", "captions.jsonl", "metadata.csv", "x.tsv"]))
     header = {"file": "file_name", "caption": "caption", **{name: name for name in more}}
     if path.suffix == ".jsonl":
