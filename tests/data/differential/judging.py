@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import linecache
 import logging
@@ -9,8 +10,8 @@ import re
 import tarfile
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,29 +139,33 @@ def _difference(rows: Sequence[Row], readings: Sequence[Sequence[Row]]) -> str:
     right = min(readings, key=lambda one: abs(len(one) - len(rows)))
     if len(right) != len(rows):
         return f"{'fewer' if len(rows) < len(right) else 'more'} rows than there are"
-    cells = sorted({place for one, other in zip(rows, right, strict=True) for place in range(len(one)) if one[place] != other[place]})
-    return f"other values in cells {cells}"
+    pairs = [(one, other) for one, other in zip(rows, right, strict=True) if one != other]
+    cells = {
+        place
+        for one, other in pairs
+        for place in range(len(one))
+        if one[place : place + 1] != other[place : place + 1]
+    }
+    return f"other values in cells {sorted(cells)}"
 
 
 def describe(folder: Path, most: int = 700) -> str:
     """The files of an input, with the contents of texts."""
     lines = []
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        content = file.read_bytes()
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         text = "" if content[:4] in (b"\x89PNG", b"PAR1") else f": {content[:most]!r}"
         if file.suffix == ".tar":
             with tarfile.open(file) as archive:
-                text = "".join(f"\n        {entry.name!r}: {_start(archive, entry)}" for entry in archive if entry.isfile())
+                members = [(entry.name, archive.extractfile(entry).read()) for entry in archive if entry.isfile()]
+            text = "".join(
+                f"\n        {name!r}: {one[:60] if one[:1] != png(0)[:1] else colour(one)}" for name, one in members
+            )
         elif file.suffix == ".parquet":
             table = pq.read_table(file, partitioning=None)
-            text = f": {table.schema.types} {[{k: v for k, v in row.items() if k != 'image'} for row in table.to_pylist()]}"
+            text = f": {table.schema.types} {table.drop_columns(['image'] if 'image' in table.schema.names else []).to_pylist()}"
         lines.append(f"    {str(file.relative_to(folder))!r}{text}")
     return f"    in {folder.name!r}\n" + "\n".join(lines)
-
-
-def _start(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> str:
-    content = archive.extractfile(entry).read()
-    return f"picture {colour(content)}" if content[:4] == b"\x89PNG" else f"{content[:60]!r}"
 
 
 # ------------------------------------------------------------------ pictures
@@ -197,9 +202,14 @@ PLACES = [*["plain"] * 8, "set[1]", "a{b}", "a b", "caf\u00e9", "x::y", "50%", "
 """Names of the folder that holds everything."""
 
 
+def pick(draw: Draw, *options: Any) -> Any:
+    """One of some."""
+    return draw(st.sampled_from(options))
+
+
 def seldom(draw: Draw, times: int = 4) -> bool:
     """Once in so many inputs."""
-    return draw(st.sampled_from([*[False] * (times - 1), True]))
+    return pick(draw, *[False] * (times - 1), True)
 
 
 def draw_names(draw: Draw, most: int = 4) -> list[str]:
@@ -211,9 +221,11 @@ def draw_names(draw: Draw, most: int = 4) -> list[str]:
     return draw(st.lists(parts.map("".join), min_size=1, max_size=most, unique=True))
 
 
-def are_odd(names: Iterable[str]) -> bool:
-    """Whether some are more than letters, numbers and an ending."""
-    return any(not re.fullmatch(r"[a-z0-9]+\.png", name) for name in names)
+def write_pictures(folder: Path, names: Iterable[str]) -> None:
+    """Writes pictures, each of the colour of its place."""
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png(number))
 
 
 class Pictures(NamedTuple):
@@ -233,23 +245,19 @@ class Pictures(NamedTuple):
 def draw_pictures(draw: Draw, folder: Path) -> Pictures:
     """Writes pictures in one of the usual layouts."""
     files = draw_names(draw)
-    layout = draw(st.sampled_from(["next to it", "next to it", "images/", "elsewhere", "flat"]))
-    root = {"next to it": folder, "images/": folder / "images", "elsewhere": folder / "p [0]", "flat": folder / "pics"}[layout]
-    last: dict[str, int] = {}
-    for number, name in enumerate(files):
-        where = name.rpartition("/")[2] if layout == "flat" else name
-        (root / where).parent.mkdir(parents=True, exist_ok=True)
-        (root / where).write_bytes(png(number))
-        last[where] = number
-    written = [draw(st.sampled_from(_written(name))) if seldom(draw) else name for name in files]
+    layout = pick(draw, "next to it", "next to it", "images/", "elsewhere", "flat")
+    root = folder / {"next to it": "", "images/": "images", "elsewhere": "p [0]", "flat": "pics"}[layout]
+    bases = [name.rpartition("/")[2] for name in files]
+    places = bases if layout == "flat" else files
+    write_pictures(root, places)
+    last = {where: number for number, where in enumerate(places)}
+    written = [pick(draw, *_written(name)) if seldom(draw) else name for name in files]
     if len(set(written)) < len(files):
         written = files
-    bases = [name.rpartition("/")[2] for name in files]
     collide = layout == "flat" and len(set(bases)) < len(bases)
-    if layout == "flat":
-        meant: list[int | str] = ["?" if bases.count(base) > 1 else number for number, base in enumerate(bases)]
-    else:  # a name that is there is what it says, and one that fits two is neither
-        meant = [last.get(name.removeprefix("./"), number) for number, name in enumerate(written)]
+    lost = ["?" if layout == "flat" and bases.count(base) > 1 else number for number, base in enumerate(bases)]
+    # A name that is there is what it says.
+    meant = [last.get(name.removeprefix("./"), lost[number]) for number, name in enumerate(written)]
     images = str(root) if layout in ("elsewhere", "flat") else None
     is_plain = all((root / name).is_file() for name in written)
     return Pictures(written, meant, images, is_plain and layout != "images/", collide)
@@ -270,43 +278,71 @@ def _written(name: str) -> list[str]:
 # ------------------------------------------------------------------ texts
 
 WORDS = [
-    *("a dog", "a cat", "two men", "runs", "the 2nd", "007", "1e5", "True", "1.0", "-", "=1+1", "#", "a\u0301", "ça va", "猫", "🐕"),
+    "a dog",
+    "a cat",
+    "two men",
+    "runs",
+    "the 2nd",
+    "007",
+    "1e5",
+    "True",
+    "1.0",
+    "-",
+    "=1+1",
+    "#",
+    "á",
+    "ça va",
+    "猫",
+    "🐕",
 ]
 MARKS = [
-    *('"', '""', '"quoted"', "'", "it's", '5"', "“so”", ",", ", ", ";", "|", "\\", '\\"', "\\n", "/", "`", "\u00a0", "\u2028", "\u0085"),
+    '"',
+    '""',
+    '"quoted"',
+    "'",
+    "it's",
+    '5"',
+    "“so”",
+    ",",
+    ", ",
+    ";",
+    "|",
+    "\\",
+    '\\"',
+    "\\n",
+    "/",
+    "`",
+    "\xa0",
+    "\u2028",
+    "\x85",
 ]
 BREAKS = [*["\n", "\r\n", "\r", "\t"] * 3, "\n1.png,a dog\n"]
 EMPTY = ["", " ", "NA", "null", "None", "nan", "N/A", "NULL"]
 
 
-def texts(*, breaks: bool = True, empty: bool = True) -> st.SearchStrategy[str]:
+def texts(*, empty: bool = True) -> st.SearchStrategy[str]:
     """Captions: words, and what takes readers in."""
-    word = st.sampled_from(WORDS)
-    mark = st.sampled_from([*MARKS, *(BREAKS if breaks else [])])
+    word, mark = st.sampled_from(WORDS), st.sampled_from([*MARKS, *BREAKS])
     kinds = [word, word, st.lists(st.one_of(word, mark), min_size=1, max_size=4).map("".join)]
     kinds += [st.lists(st.one_of(word, word, mark), min_size=2, max_size=4).map(" ".join)]
     kinds += [st.sampled_from(EMPTY)] if empty else []
     return st.one_of(kinds)
 
 
-def text_axes(found: Iterable[Any]) -> set[str]:
-    """`quotes` and `nulls`, where some text has them."""
-    found = list(found)
-    axes = {"quotes"} if any(isinstance(one, str) and re.search(r"[\"',;|\t\r\n\\]", one) for one in found) else set()
-    return axes | ({"nulls"} if any(one is None or one in EMPTY for one in found) else set())
+def axes_of(names: Iterable[str], captions: Iterable[Any], **others: object) -> set[str]:
+    """What is odd about an input: its names, its texts, and what else is true of it."""
+    captions = list(captions)
+    others["names"] = any(not re.fullmatch(r"[a-z0-9]+\.png", name) for name in names)
+    others["quotes"] = any(isinstance(one, str) and re.search(r"[\"',;|\t\r\n\\]", one) for one in captions)
+    others["nulls"] = others.get("nulls") or any(one is None or one in EMPTY for one in captions)
+    return {name.replace("_", " ") for name, there in others.items() if there}
 
 
-def shown(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[list[Any]]:
-    """Columns of records, None where one lacks a field."""
-    return [[record.get(name) for record in records] for name in names]
-
-
-@dataclass
-class Reader:
+class Reader(NamedTuple):
     """How a kind of input is drawn, written and judged."""
 
     name: str
     other: str
     share: int
     """Of 1,000 inputs."""
-    trial: Callable[[Draw, Path], Trial] = field(repr=False)
+    trial: Callable[[Draw, Path], Trial]

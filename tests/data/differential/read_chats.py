@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable, Sequence
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset, load_dataset
-from judging import Draw, Reader, Reading, Row, Trial, are_odd, colour, draw_names, png, seldom, text_axes, texts
 from hypothesis import strategies as st
+from judging import Draw, Reader, Reading, Row, Trial, axes_of, colour, draw_names, pick, seldom, texts, write_pictures
 from trl import maybe_convert_to_chatml
 from trl.data_utils import prepare_multimodal_messages
 
@@ -18,7 +19,8 @@ from hf_curriculum import load_conversations
 
 Turn = tuple[str, str, int]
 """Role, text, and how many pictures stand before the text."""
-NAMES_OF = {"user": "human", "assistant": "gpt", "system": "system", "tool": "observation"}
+NAMES_OF = {"user": "human", "assistant": "gpt"}
+OPTIONAL = ("images", "image", "system", "history")
 
 
 class Chat(NamedTuple):
@@ -29,15 +31,14 @@ class Chat(NamedTuple):
     images: list[str]
 
 
-def _draw_chat(draw: Draw, names: Sequence[str], words: st.SearchStrategy, most: int = 2, system: bool = True) -> Chat:
+def _draw_chat(draw: Draw, names: Sequence[str], words: st.SearchStrategy, most: int, system: bool, one: bool) -> Chat:
     turns: list[Turn] = []
     with_images = bool(names) and draw(st.booleans())
     for number in range(draw(st.integers(1, most))):
-        shown = draw(st.integers(0 if number else 1, 2)) if with_images else 0
+        shown = draw(st.integers(0 if number else 1, 1 if one else 2)) if with_images else 0
         turns += [("user", draw(words), shown), ("assistant", draw(words), 0)]
-    images = [draw(st.sampled_from(names)) for turn in turns for _ in range(turn[2])]
-    said = st.sampled_from(["You are a pirate.", 'Say "yes".', "", None])
-    return Chat(turns, draw(said) if system and draw(st.booleans()) else None, images)
+    images = [pick(draw, *names) for turn in turns for _ in range(turn[2])]
+    return Chat(turns, pick(draw, "You are a pirate.", 'Say "yes".', "", None, None) if system else None, images)
 
 
 def _meant(chat: Chat, whose: dict[str, int]) -> Row:
@@ -55,11 +56,8 @@ def _marked(text: str, shown: int) -> str:
 
 
 def _sharegpt(chat: Chat) -> dict[str, Any]:
-    return {
-        "conversations": [{"from": NAMES_OF[role], "value": _marked(text, shown)} for role, text, shown in chat.turns],
-        "system": chat.system,
-        "images": chat.images,
-    }
+    turns = [{"from": NAMES_OF[role], "value": _marked(text, shown)} for role, text, shown in chat.turns]
+    return {"conversations": turns, "system": chat.system, "images": chat.images}
 
 
 def _openai(chat: Chat) -> dict[str, Any]:
@@ -84,14 +82,8 @@ def _alpaca(chat: Chat) -> dict[str, Any]:
     (_, asked, shown), (_, answer, _) = chat.turns[-2:]
     first, _, second = asked.partition("\n")
     history = [[_marked(q[1], q[2]), a[1]] for q, a in zip(chat.turns[:-2:2], chat.turns[1:-2:2], strict=True)]
-    return {
-        "instruction": _marked(first, shown),
-        "input": second,
-        "output": answer,
-        "system": chat.system,
-        "history": history,
-        "images": chat.images,
-    }
+    row = {"instruction": _marked(first, shown), "input": second, "output": answer}
+    return {**row, "system": chat.system, "history": history, "images": chat.images}
 
 
 def _swift(chat: Chat) -> dict[str, Any]:
@@ -159,103 +151,94 @@ def _trl_reads(record: dict[str, Any], meant: Row, whose: dict[str, int]) -> boo
         messages = prepare_multimodal_messages(messages, row.get("images") or [])
     except ValueError:
         return False
-    read = []
-    for message in messages:
-        parts = [whose[part["image"]] if part["type"] == "image" else part["text"].strip() for part in message["content"]]
-        read.append((message["role"], tuple(part for part in parts if part != "")))
-    return tuple(read) == meant
+    see = lambda part: whose[part["image"]] if part["type"] == "image" else part["text"].strip()  # noqa: E731
+    return meant == tuple((one["role"], tuple(x for x in map(see, one["content"]) if x != "")) for one in messages)
 
 
-def _write(draw: Draw, folder: Path, records: list[dict[str, Any]]) -> tuple[Any, set[str]]:
-    """The source, and what is odd about it."""
-    kind = draw(st.sampled_from(["jsonl", "jsonl", "json", "json", "parquet", "Dataset", "Dataset of JSON"]))
-    encoding = draw(st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "utf-16"]))
-    as_text = lambda one: json.dumps(one, ensure_ascii=False)  # noqa: E731
-    if kind in ("parquet", "Dataset"):
-        try:
-            data = Dataset.from_list(records)
-        except Exception:  # a list whose items have several types
-            kind = "jsonl"
-        else:
-            if kind == "parquet":
-                data.to_parquet(folder.parent / "c.parquet")
-                (folder.parent / "c.parquet").rename(folder / "c.parquet")
-            return (folder / "c.parquet" if kind == "parquet" else data), {f"as {kind}"}
-    path = folder / ("c.json" if kind == "json" else "c.jsonl")
-    lines = "\n".join(map(as_text, records))
+def _write(draw: Draw, folder: Path, records: list[dict[str, Any]]) -> tuple[Any, str]:
+    """The source, and its encoding."""
+    kind = pick(draw, "jsonl", "jsonl", "json", "json", "parquet", "Dataset", "Dataset of JSON")
+    lines = "\n".join(json.dumps(one, ensure_ascii=False) for one in records)
+    plain = folder.parent / "c.jsonl"  # whose name is no pattern
+    with contextlib.suppress(Exception):  # a list whose items have several types is no column
+        if kind == "Dataset":
+            return Dataset.from_list(records), "utf-8"
+        if kind == "parquet":
+            Dataset.from_list(records).to_parquet(plain)
+            return plain.rename(folder / "c.parquet"), "utf-8"
     if kind == "Dataset of JSON":
-        path = folder.parent / "c.jsonl"  # whose name is no pattern
-        path.write_text(lines, encoding="utf-8")
-        return load_dataset("json", data_files=str(path), split="train"), {f"as {kind}"}
-    path.write_bytes((as_text(records) if kind == "json" else lines).encode(encoding))
-    return path, {f"as {kind}"} | ({"encodings"} if encoding != "utf-8" else set())
+        plain.write_text(lines, encoding="utf-8")
+        return load_dataset("json", data_files=str(plain), split="train"), "utf-8"
+    path, encoding = (
+        folder / f"c.{kind if kind == 'json' else 'jsonl'}",
+        pick(draw, "utf-8", "utf-8", "utf-8-sig", "utf-16"),
+    )
+    path.write_bytes((json.dumps(records) if kind == "json" else lines).encode(encoding))
+    return path, encoding
 
 
 def _chats(forms: dict[str, tuple], trl: bool = False) -> Callable[[Draw, Path], Trial]:
     def trial(draw: Draw, folder: Path) -> Trial:
-        name = draw(st.sampled_from(list(forms)))
+        name = pick(draw, *forms)
         form, most, system = forms[name]
         files = draw_names(draw) if draw(st.booleans()) else []
-        for number, file in enumerate(files):
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            (folder / file).write_bytes(png(number))
+        write_pictures(folder, files)
         whose = {file: number for number, file in enumerate(files)}
-        words = texts(empty=seldom(draw)) if draw(st.booleans()) else st.sampled_from(["hi", "What is it?", "A dog.", "yes"])
-        chats = [_draw_chat(draw, files, words, most, system) for _ in range(draw(st.integers(1, 3)))]
-        if name == "question and answer":
-            chats = [chat._replace(turns=[(role, text, min(shown, 1)) for role, text, shown in chat.turns], images=chat.images[:1]) for chat in chats]
+        plain = st.sampled_from(["hi", "What is it?", "A dog.", "yes"])
+        words = texts(empty=seldom(draw)) if draw(st.booleans()) else plain
+        one_image = name == "question and answer"
+        chats = [_draw_chat(draw, files, words, most, system, one_image) for _ in range(draw(st.integers(1, 3)))]
         if name == "alpaca":  # `instruction` and `input`, which are a line each
-            chats = [chat._replace(turns=[*chat.turns[:-2], ("user", f"{draw(words)}\n{chat.turns[-2][1]}", chat.turns[-2][2]), chat.turns[-1]]) for chat in chats]
+            for chat in chats:
+                role, text, shown = chat.turns[-2]
+                chat.turns[-2] = (role, f"{draw(words)}\n{text}", shown)
         records = [form(chat) for chat in chats]
-        unused = [key for key in ("images", "image", "system", "history") if not any(record.get(key) for record in records)]
+        unused = {key for key in OPTIONAL if not any(record.get(key) for record in records)}
         records = [{key: value for key, value in record.items() if key not in unused} for record in records]
         fields = ["chosen", "rejected"] if name == "preference" else []
-        for extra, values in (("source", ["web", "x", None]), ("weight", [1, 0.5, None]), ("tags", [["a"], [], None])):
+        for extra, values in {
+            "source": ["web", "x", None],
+            "weight": [1, 0.5, None],
+            "tags": [["a"], [], None],
+        }.items():
             if seldom(draw, 6):
                 fields.append(extra)
-                records = [{**record, extra: draw(st.sampled_from(values))} for record in records]
+                records = [{**record, extra: pick(draw, *values)} for record in records]
         if seldom(draw, 6) and "messages" in records[0]:
             fields.append("train_on")
             for record in records:
-                record["messages"][-1]["train_on"] = draw(st.sampled_from([0, 1]))
+                record["messages"][-1]["train_on"] = pick(draw, 0, 1)
         meant = [_meant(chat, whose) for chat in chats]
-        source, axes = _write(draw, folder, records)
-        nulls = any(chat.system is None for chat in chats) and "system" in records[0]
-        axes |= {"conversations", f"form: {name}"} | text_axes(text for chat in chats for _, text, _ in chat.turns)
-        axes |= ({"names"} if are_odd(files) else set()) | ({"pictures"} if any(chat.images for chat in chats) else set())
-        axes |= {"nulls"} if nulls or any(value is None for record in records for value in record.values()) else set()
-        judged = "encodings" not in axes and name != "preference" and (not trl or all(_trl_reads(record, row, whose) for record, row in zip(records, meant, strict=True)))
+        source, encoding = _write(draw, folder, records)
+        axes = axes_of(
+            files,
+            (text for chat in chats for _, text, _ in chat.turns),
+            nulls=any(value is None for record in records for value in record.values()),
+            pictures=any(chat.images for chat in chats),
+            encodings=encoding != "utf-8",
+            conversations=True,
+        )
+        judged = encoding == "utf-8" and name != "preference"
+        judged &= not trl or all(_trl_reads(one, row, whose) for one, row in zip(records, meant, strict=True))
         accepted = [meant, [row[:-1] for row in meant]] if name == "preference" else [meant]
-        images = str(folder) if not isinstance(source, Path) and files else None
-        used = any("images" in record or "image" in record or "image" in str(record) for record in records)
-        return Trial(axes, lambda: _ours(source, images if used else None), accepted, judged, fields)
+        images = str(folder) if not isinstance(source, Path) and any(chat.images for chat in chats) else None
+        return Trial(axes | {f"form: {name}"}, lambda: _ours(source, images), accepted, judged, fields)
 
     return trial
 
 
 def _ours(source: Any, images: str | None) -> Reading:
-    data = load_conversations(source, images=images)
-    rows = []
+    data, rows = load_conversations(source, images=images), []
     for row in data:
-        pictures = iter(row.get("images") or [])
-        messages = []
+        pictures, messages = iter(row.get("images") or []), []
         for message in row["messages"]:
-            content = message["content"]
-            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-            read = [colour(next(pictures)) if part["type"] == "image" else (part["text"] or "").strip() for part in parts]
-            messages.append((message["role"], tuple(_folded(part for part in read if part != ""))))
-        assert next(pictures, None) is None, "pictures that no message shows"
-        rows.append(tuple(messages))
+            content, parts = message["content"], []
+            for part in [{"type": "text", "text": content}] if isinstance(content, str) else content or []:
+                text = (part["text"] or "").strip() if part["type"] == "text" else ""
+                parts += [colour(next(pictures))] if part["type"] == "image" else [text] if text else []
+            messages.append((message["role"], tuple(parts)))
+        rows.append((*messages, *(("shown by none", one) for one in pictures)))
     return Reading(rows, data.column_names)
-
-
-def _folded(parts: Any) -> list[Any]:
-    """Neighbouring texts as one, their white space being one blank."""
-    out: list[Any] = []
-    for part in parts:
-        both = isinstance(part, str) and out and isinstance(out[-1], str)
-        out[-1:] = [f"{out[-1]} {part}"] if both else [*out[-1:], part]
-    return out
 
 
 READERS = [

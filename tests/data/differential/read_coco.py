@@ -8,64 +8,97 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from judging import SIZE, Draw, Pictures, Reader, Reading, Row, Trial, are_odd, colour, draw_pictures, seldom, text_axes, texts
 from hypothesis import strategies as st
+from judging import (
+    SIZE,
+    Draw,
+    Pictures,
+    Reader,
+    Reading,
+    Row,
+    Trial,
+    axes_of,
+    colour,
+    draw_pictures,
+    pick,
+    seldom,
+    texts,
+)
 from pycocotools.coco import COCO
 from read_tables import with_pictures
 from torchvision.datasets import CocoCaptions, VOCDetection
 
 from hf_curriculum import load_captioned
 
-IDS: list[list[Any]] = [
-    *([1, 2, 3, 4], [1, 2, 3, 4], [4, 3, 2, 1], [0, 1, 2, 3], [10**10, 9, 2**53 + 1, 2**53 + 2], [-1, 1, 2, 3]),
-    *(["1", "2", "3", "4"], ["a", "b", "1", "c"], [1, "1", 2, "2"], [1, 1, 2, 3], [1, 2, 2, 2], ["é", "e\u0301", "x", "y"]),
-    *([1.0, 2.0, 3.0, 4.0], ["001", "1", "01", "0001"]),
+PLAIN = [1, 2, 3, 4]
+IDS = [
+    PLAIN,
+    PLAIN,
+    [4, 3, 2, 1],
+    [0, 1, 2, 3],
+    [10**10, 9, 2**53 + 1, 2**53 + 2],
+    [-1, 1, 2, 3],
+    list("1234"),
+    list("ab1c"),
+]
+IDS += [
+    [1, "1", 2, "2"],
+    [1, 1, 2, 3],
+    [1, 2, 2, 2],
+    ["é", "e\u0301", "x", "y"],
+    [1.0, 2.0, 3.0, 4.0],
+    ["001", "1", "01", "0001"],
 ]
 """Of up to four pictures."""
 
 
+def records_of(ids: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """COCO's list of images."""
+    size = {"width": SIZE[0], "height": SIZE[1]}
+    return [{"id": number, "file_name": name, **size} for number, name in zip(ids, names, strict=False)]
+
+
 def _captions(draw: Draw, folder: Path) -> Trial:
-    pictures = draw_pictures(draw, folder)
-    ids = draw(st.sampled_from(IDS))[: len(pictures.names)]
-    words = texts(empty=not seldom(draw)) if draw(st.booleans()) else st.one_of(st.just("a dog"), st.none())
-    listed = [{"id": number, "file_name": name, "width": SIZE[0], "height": SIZE[1]} for number, name in zip(ids, pictures.names, strict=True)]
-    if seldom(draw):
-        for number, image in enumerate(listed):
-            image["license"] = draw(st.sampled_from([1, None, "x"])) if number else 1
-    captions = []
-    targets = [*(ids if pictures.collide else ()), *(draw(st.sampled_from([*ids * 3, "none"])) for _ in range(draw(st.integers(1, 6))))]
-    for number, target in enumerate(targets):
-        captions.append({"id": number, "image_id": target, "caption": draw(words)})
+    pictures, ids = draw_pictures(draw, folder), pick(draw, *IDS)
+    ids = ids[: len(pictures.names)]
+    words = texts(empty=not seldom(draw)) if draw(st.booleans()) else st.sampled_from(["a dog", None])
+    images = records_of(ids, pictures.names)
     more = [name for name in ("score", "lang") if seldom(draw)]
+    targets = [
+        *(ids if pictures.collide else ()),
+        *(pick(draw, *ids * 3, "none") for _ in range(draw(st.integers(1, 6)))),
+    ]
+    captions = [{"id": number, "image_id": target, "caption": draw(words)} for number, target in enumerate(targets)]
     for one in captions:
-        one |= {name: draw(st.sampled_from([0.5, "x", None])) for name in more}
-    if seldom(draw, 8):
-        captions[-1]["id"] = captions[0]["id"]
-    content = {"images": listed, "annotations": captions}
-    content |= {"info": {"year": 2014}, "licenses": [{"id": 1}]} if draw(st.booleans()) else {}
-    path = folder / draw(st.sampled_from(["captions_val2014.json", "captions.json", "my {1} [a].json"]))
-    encoding = draw(st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16"]))
+        one |= {name: pick(draw, 0.5, "x", None) for name in more}
+    if seldom(draw):
+        images = [{**image, "license": pick(draw, 1, None, "x")} for image in images]
+        more.append("license")
+    captions[-1]["id"] = captions[0]["id"] if seldom(draw, 8) else captions[-1]["id"]
+    path = folder / pick(draw, "captions_val2014.json", "captions.json", "my {1} [a].json")
+    encoding = pick(draw, "utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16")
+    content = {"images": images, "annotations": captions, **pick(draw, {}, {"info": {"year": 2014}})}
     path.write_bytes(json.dumps(content, ensure_ascii=draw(st.booleans())).encode(encoding))
-    meant, clash = [], False
+    meant = []
     for one in captions:
         which = [place for place, known in enumerate(ids) if known == one["image_id"]]
-        clash |= len({pictures.names[place] for place in which}) > 1
-        one_picture = len({pictures.names[place] for place in which}) == 1
-        meant += [(pictures.colours[which[0]] if one_picture else "?", one["caption"])] if which else []
-    axes = {"pictures"} | text_axes(one["caption"] for one in captions)
-    axes |= {"names"} if are_odd(pictures.names) else set()
-    axes |= {"ids"} if ids not in ([1, 2, 3, 4][: len(ids)],) else set()
-    axes |= {"id twice"} if clash else set()
-    axes |= {"encodings"} if encoding != "utf-8" else set()
-    root = Path(pictures.images) if pictures.images else folder
-    judged = not clash and _coco_rows(path, root) == sorted(meant, key=repr)
-    ours = lambda: with_pictures(path, pictures.images)  # noqa: E731
-    fields = [*more, *(["license"] if any("license" in image for image in listed) else [])]
-    return Trial(axes, ours, [meant] if meant else [], judged, fields, ordered=False)
+        meant += [(pictures.colours[which[0]] if len(which) == 1 else "?", one["caption"])] if which else []
+    clash = "?" in (row[0] for row in meant)
+    axes = axes_of(
+        pictures.names,
+        (one["caption"] for one in captions),
+        pictures=True,
+        ids=ids != PLAIN[: len(ids)],
+        id_twice=clash,
+        encodings=encoding != "utf-8",
+    )
+    judged = not clash and _coco_rows(path, Path(pictures.images or folder)) == sorted(meant, key=repr)
+    read = lambda: with_pictures(path, pictures.images)  # noqa: E731
+    return Trial(axes, read, [meant] if meant else [], judged, more, ordered=False)
 
 
 def _coco_rows(path: Path, root: Path) -> list[Row] | None:
@@ -73,134 +106,129 @@ def _coco_rows(path: Path, root: Path) -> list[Row] | None:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             coco, data = COCO(path), CocoCaptions(str(root), str(path))
-            other = [(colour(image), caption) for image, captions in data for caption in captions]
-        rows = [
-            (colour((root / image["file_name"]).read_bytes()), one["caption"])
-            for number, image in coco.imgs.items()
-            for one in coco.imgToAnns.get(number, [])
-        ]
+        other = [(colour(image), caption) for image, captions in data for caption in captions]
+        files = {number: colour((root / image["file_name"]).read_bytes()) for number, image in coco.imgs.items()}
+        rows = [(file, one["caption"]) for number, file in files.items() for one in coco.imgToAnns[number]]
     except Exception:
         return None
     return sorted(rows, key=repr) if sorted(rows, key=repr) == sorted(other, key=repr) else None
 
 
-def _draw_boxes(draw: Draw, picture: int) -> list[list[int]]:
-    """Boxes (left, top, width, height) in a picture; their number and place are the picture's own."""
-    return [[1 + number, 1 + picture % 8, 2 + number, 3] for number in range(draw(st.integers(0, 2)))]
+class Boxes(NamedTuple):
+    """A file or folder of boxes."""
+
+    path: Path
+    of: list[list[list[int]]]
+    """Per picture its boxes (left, top, width, height)."""
+    sure: set[int]
+    """Pictures that are called there as in the caption file: their boxes must be found."""
+    judged: bool
+    axes: dict[str, bool]
 
 
-def _write_captions(draw: Draw, folder: Path, pictures: Pictures, ids: Sequence[Any], coco: bool) -> tuple[Path, list[int]]:
-    """A caption file of pictures, and whose each of its rows is."""
-    rows = draw(st.lists(st.sampled_from(range(len(pictures.names))), min_size=1, max_size=5))
-    rows = [*(range(len(pictures.names)) if pictures.collide else ()), *rows]
-    if coco:
-        path = folder / "captions_val.json"
-        images = [{"id": number, "file_name": name} for number, name in zip(ids, pictures.names, strict=True)]
-        captions = [{"id": place, "image_id": ids[row], "caption": f"text {row}"} for place, row in enumerate(rows)]
-        path.write_text(json.dumps({"images": images, "annotations": captions}))
-        return path, rows
-    path = folder / "captions.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("file_name", "caption"), *((pictures.names[row], f"text {row}") for row in rows)])
-    return path, rows
+def _with_objects(write: Callable[[Draw, Path, Pictures, list, list], Boxes]) -> Callable[[Draw, Path], Trial]:
+    def trial(draw: Draw, folder: Path) -> Trial:
+        pictures, coco = draw_pictures(draw, folder), draw(st.booleans())
+        names = pictures.names
+        ids = pick(draw, PLAIN, [4, 3, 2, 1], [7, 8, 9, 10])[: len(names)]
+        bare = {name.replace("\\", "/").removeprefix("./").rpartition(".")[0] for name in names}
+        every = range(len(names)) if pictures.collide or len(bare) < len(names) else ()
+        rows = [*every, *draw(st.lists(st.sampled_from(range(len(names))), min_size=1, max_size=5))]
+        path = folder / ("captions_val.json" if coco else "captions.csv")
+        if coco:
+            captions = [{"id": n, "image_id": ids[row], "caption": f"text {row}"} for n, row in enumerate(rows)]
+            path.write_text(json.dumps({"images": records_of(ids, names), "annotations": captions}))
+        else:
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([("file_name", "caption"), *((names[row], f"text {row}") for row in rows)])
+        drawn = [
+            [[1 + n, 1 + place % 8, 2 + n, 3] for n in range(draw(st.integers(0, 2)))] for place in range(len(names))
+        ]
+        boxes = write(draw, folder, pictures, ids, drawn)
+        right = [[([x, y, x + w, y + h], f"c{place}") for x, y, w, h in some] for place, some in enumerate(boxes.of)]
+
+        def whose(picture: Any, objects: list[dict] | None) -> Any:
+            """Whose objects stand beside a picture; those that need not be found may be its own or none."""
+            found = None if objects is None else [([round(x) for x in one["box"]], one["name"]) for one in objects]
+            is_right = isinstance(picture, int) and found == right[picture]
+            return True if is_right or (found is None and picture not in boxes.sure) else found
+
+        def read() -> Reading:
+            data = load_captioned(path, images=pictures.images, objects=boxes.path)
+            if "image" not in data.column_names:
+                return Reading([(None, "")] * len(data))
+            seen = [colour(image) for image in data["image"]]
+            found = [whose(picture, objects) for picture, objects in zip(seen, data["objects"], strict=True)]
+            return Reading(
+                list(zip(seen, data["caption"], found, strict=True)), data.column_names, data["image_id"][:]
+            )
+
+        meant = [(pictures.colours[row], f"text {row}", True) for row in rows]
+        axes = axes_of(names, [], pictures=True, boxes=True, ids=coco, **boxes.axes)
+        judged = boxes.judged and pictures.is_plain and boxes.sure >= {row[0] for row in meant}
+        return Trial(axes, read, [meant], judged, ordered=False)
+
+    return trial
 
 
-def _with_objects(
-    draw: Draw,
-    folder: Path,
-    write: Callable[[Draw, Path, Pictures, Sequence[Any], bool], tuple[Path, dict[int, list], set[int], bool]],
-) -> Trial:
-    pictures = draw_pictures(draw, folder)
-    coco = draw(st.booleans())
-    ids = draw(st.sampled_from([[1, 2, 3, 4], [4, 3, 2, 1], [7, 8, 9, 10]]))[: len(pictures.names)]
-    captions, rows = _write_captions(draw, folder, pictures, ids, coco)
-    annotated, boxes, sure, judged = write(draw, folder, pictures, ids, coco)
-    whose = [pictures.colours[row] for row in rows]
-
-    def verdict(picture: Any, objects: list[dict] | None) -> str:
-        """Whose objects stand beside a picture."""
-        if objects is None:
-            return "none" if picture in sure else "own or none"
-        found = [([round(edge) for edge in item["box"]], item["name"]) for item in objects]
-        right = [([x, y, x + w, y + h], f"c{picture}") for x, y, w, h in boxes.get(picture, [])]
-        return ("own" if picture in sure else "own or none") if found == right else f"of another: {found}"
-
-    def ours() -> Reading:
-        data = load_captioned(captions, images=pictures.images, objects=annotated)
-        if "image" not in data.column_names:
-            return Reading([(None, "", "")] * len(data))
-        seen = [colour(image) for image in data["image"]]
-        found = [verdict(picture, objects) for picture, objects in zip(seen, data["objects"], strict=True)]
-        return Reading(list(zip(seen, data["caption"], found, strict=True)), data.column_names, data["image_id"][:])
-
-    meant = [(picture, f"text {row}", "own" if picture in sure else "own or none") for picture, row in zip(whose, rows, strict=True)]
-    axes = {"pictures", "boxes"} | ({"names"} if are_odd(pictures.names) else set()) | ({"ids"} if coco else set())
-    axes |= {"encodings"} if annotated.suffix == "" and not judged else set()
-    return Trial(axes, ours, [meant], judged and pictures.is_plain and set(whose) <= sure, ordered=False)
-
-
-def _instances(draw: Draw, folder: Path, pictures: Pictures, ids: Sequence[Any], coco: bool) -> tuple[Path, dict, set, bool]:
+def _instances(draw: Draw, folder: Path, pictures: Pictures, ids: list, boxes: list) -> Boxes:
     """Boxes in COCO's form, named as in the caption file or otherwise, numbered as there or otherwise."""
-    names = list(pictures.names)
-    naming = draw(st.sampled_from(["same", "same", "longer", "shorter", "some"]))
-    if naming == "longer":
-        names = [f"val/{name}" for name in names]
-    if naming == "shorter":
-        names = [name.rpartition("/")[2] for name in names]
-    if naming == "some":
-        names = [name if draw(st.booleans()) else f"other/{name}x.png" for name in names]
+    naming = pick(draw, "same", "same", "longer", "shorter", "some")
+    call = {
+        "same": str,
+        "longer": lambda name: f"val/{name}",
+        "shorter": lambda name: name.rpartition("/")[2],
+        "some": lambda name: pick(draw, name, f"other/{name}x.png"),
+    }[naming]
+    names = [call(name) for name in pictures.names]
     numbers = list(ids) if draw(st.booleans()) else draw(st.permutations([1, 2, 3, 4, 5]))[: len(names)]
-    boxes = {place: _draw_boxes(draw, place) for place in range(len(names))}
-    images = [{"id": n, "file_name": name, "width": SIZE[0], "height": SIZE[1]} for n, name in zip(numbers, names, strict=True)]
-    annotations = [(n, place, box) for place, n in enumerate(numbers) for box in boxes[place]]
-    if seldom(draw):  # a picture that the captions do not have, and whose name ends as one of theirs
-        images.append({"id": 99, "file_name": f"zz/{pictures.names[0].rpartition('/')[2]}", "width": SIZE[0], "height": SIZE[1]})
+    images = records_of(numbers, names)
+    annotations = [(number, place, box) for place, number in enumerate(numbers) for box in boxes[place]]
+    if naming in ("same", "longer") and seldom(draw):  # a picture without captions, whose name ends as one of theirs
+        images += records_of([99], [f"zz/{names[0].rpartition('/')[2]}"])
         annotations.append((99, 11, [0, 0, 9, 9]))
-    listed = [{"id": i, "image_id": n, "category_id": place + 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0} for i, (n, place, box) in enumerate(annotations, 1)]
+    listed = [
+        {"id": number, "image_id": image, "category_id": place + 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+        for number, (image, place, box) in enumerate(annotations, 1)
+    ]
+    categories = [{"id": place + 1, "name": f"c{place}"} for place in range(12)]
     path = folder / "instances.json"
-    path.write_text(json.dumps({"images": images, "annotations": listed, "categories": [{"id": i + 1, "name": f"c{i}"} for i in range(12)]}))
+    path.write_text(json.dumps({"images": images, "annotations": listed, "categories": categories}))
     with contextlib.redirect_stdout(io.StringIO()):
-        read = COCO(path)
-    theirs = {image["file_name"]: [one["bbox"] for one in read.imgToAnns[number]] for number, image in read.imgs.items()}
-    sure = {place for place, name in enumerate(pictures.names) if names[place] == name and pictures.colours[place] == place}
-    judged = all(theirs[pictures.names[place]] == boxes[place] for place in sure)
-    return path, boxes, sure, judged and len(sure) == len(names)
+        coco = COCO(path)
+    theirs = [[one["bbox"] for one in coco.imgToAnns[number]] for number in numbers]
+    sure = {place for place, name in enumerate(pictures.names) if names[place] == name == pictures.names[place]}
+    return Boxes(path, boxes, sure & set(pictures.colours), theirs == boxes, {})
 
 
-def _voc(draw: Draw, folder: Path, pictures: Pictures, ids: Sequence[Any], coco: bool) -> tuple[Path, dict, set, bool]:
+def _voc(draw: Draw, folder: Path, pictures: Pictures, ids: list, boxes: list) -> Boxes:
     """Boxes in VOC's form, an XML file for each picture, in the pictures' folders or in one."""
-    bases = [name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0] for name in pictures.names]
+    stems = [name.replace("\\", "/").removeprefix("./").rpartition(".")[0] for name in pictures.names]
+    bases = [stem.rpartition("/")[2] for stem in stems]
     flat = draw(st.booleans()) and len(set(bases)) == len(bases)
-    root = folder / "Annotations"
-    boxes = {place: _draw_boxes(draw, place) for place in range(len(pictures.names))}
-    files: dict[Path, int] = {}
-    for place, name in enumerate(pictures.names):
-        stem = name.replace("\\", "/").removeprefix("./").rpartition(".")[0]
-        files[root / f"{stem.rpartition('/')[2] if flat else stem}.xml"] = place
-    encoding = draw(st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"]))
-    judged = len(files) == len(pictures.names)
-    for file, place in files.items():
+    root, encoding = folder / "Annotations", pick(draw, *["utf-8"] * 4, "utf-8-sig", "utf-16", "latin-1")
+    judged = len(set(stems)) == len(stems)
+    for place, stem in enumerate(bases if flat else stems):
+        corners = [[x + 1, y + 1, x + w, y + h] for x, y, w, h in boxes[place]]
         items = "".join(
-            f"<object><name>c{place}</name><pose>dé</pose><truncated>0</truncated><difficult>{place % 2}</difficult><bndbox>"
-            f"<xmin>{x + 1}</xmin><ymin>{y + 1}</ymin><xmax>{x + w}</xmax><ymax>{y + h}</ymax></bndbox></object>"
-            for x, y, w, h in boxes[place]
+            f"<object><name>c{place}</name><pose>dé</pose><difficult>{place % 2}</difficult><bndbox><xmin>{left}</xmin>"
+            f"<ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
+            for left, top, right, bottom in corners
         )
-        text = f"<annotation><filename>{escape(pictures.names[place])}</filename><size><width>{SIZE[0]}</width><height>{SIZE[1]}</height></size>{items}</annotation>"
-        said = encoding.removesuffix("-sig")
+        size = f"<size><width>{SIZE[0]}</width><height>{SIZE[1]}</height></size>"
+        text = f"<annotation><filename>{escape(pictures.names[place])}</filename>{size}{items}</annotation>"
+        text = f'<?xml version="1.0" encoding="{encoding.removesuffix("-sig")}"?>{text}'
+        file = root / f"{stem}.xml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(f'<?xml version="1.0" encoding="{said}"?>{text}'.encode(encoding, "xmlcharrefreplace"))
-        parsed = VOCDetection.parse_voc_xml(ElementTree.parse(file).getroot())["annotation"]
-        corners = [[int(item["bndbox"][edge]) for edge in ("xmin", "ymin", "xmax", "ymax")] for item in parsed.get("object", [])]
-        judged &= corners == [[x + 1, y + 1, x + w, y + h] for x, y, w, h in boxes[place]]
-    stems = [name.rpartition(".")[0] for name in pictures.names]
-    alike = [stem.rpartition("/")[2] if flat else stem for stem in stems]
-    sure = {place for place, stem in enumerate(alike) if alike.count(stem) == 1 and pictures.colours[place] == place}
-    sure = set() if flat and any("/" in stem or "\\" in stem for stem in stems) else sure
-    return root, boxes, sure, judged and len(sure) == len(stems)
+        file.write_bytes(text.encode(encoding, "xmlcharrefreplace"))
+        found = VOCDetection.parse_voc_xml(ElementTree.parse(file).getroot())["annotation"].get("object", [])
+        judged &= [[int(one["bndbox"][edge]) for edge in ("xmin", "ymin", "xmax", "ymax")] for one in found] == corners
+    sure = {place for place, stem in enumerate(stems) if stems.count(stem) == 1 and not (flat and "/" in stem)}
+    return Boxes(root, boxes, sure & set(pictures.colours), judged, {"encodings": encoding != "utf-8"})
 
 
 READERS = [
     Reader("coco captions", "pycocotools, torchvision", 90, _captions),
-    Reader("coco instances", "pycocotools", 70, lambda draw, folder: _with_objects(draw, folder, _instances)),
-    Reader("voc", "torchvision", 50, lambda draw, folder: _with_objects(draw, folder, _voc)),
+    Reader("coco instances", "pycocotools", 70, _with_objects(_instances)),
+    Reader("voc", "torchvision", 50, _with_objects(_voc)),
 ]

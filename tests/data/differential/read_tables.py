@@ -6,18 +6,23 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from judging import Draw, Reader, Reading, Row, Trial, are_odd, colour, draw_names, draw_pictures, seldom, text_axes, texts
 from hypothesis import strategies as st
+from judging import Draw, Reader, Reading, Row, Trial, axes_of, colour, draw_names, draw_pictures, pick, seldom, texts
 
 from hf_curriculum import load_captioned
 
-HEADERS = [("file_name", "caption"), ("image", "caption"), ("filename", "text"), ("Image", "Caption"), ("img", "sentence")]
-ENCODINGS = ["utf-8", "utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"]
+HEADERS = [
+    ("file_name", "caption"),
+    ("image", "caption"),
+    ("filename", "text"),
+    ("Image", "Caption"),
+    ("img", "sentence"),
+]
 DIALECTS: dict[str, dict[str, Any]] = {
     "minimal": {},
     "all": {"quoting": csv.QUOTE_ALL},
@@ -26,248 +31,226 @@ DIALECTS: dict[str, dict[str, Any]] = {
     "escaped": {"doublequote": False, "escapechar": "\\", "quoting": csv.QUOTE_ALL},
 }
 """Of csv.writer, and what pandas is told of them."""
+Header = Mapping[str, str]
+"""Our name → theirs."""
 
 
-def records_of(
+def draw_records(
     draw: Draw, names: Sequence[str], captions: st.SearchStrategy, nulls: bool, every: bool = False
-) -> tuple[list[dict], list[str]]:
-    """Rows with a file, a caption and perhaps an id and other fields; and which of those there are."""
-    more = {name: seldom(draw) for name in ("image_id", "source", "weight")}
-    count = draw(st.integers(1, 5))
-    files = [*(names if every else ()), *(draw(st.sampled_from(names)) for _ in range(count))]
-    ids = draw(st.sampled_from([[1, 2, 3, 4], ["x", "y", "z", "1"], [1, 1, 2, 2], ["1", 1, "01", 2], [0, -1, 10**12, 7]]))
-    id_of = dict(zip(names, ids, strict=False))
-    values = st.sampled_from(["web", "x", 'a "b"', *([None] if nulls else [])])
-    numbers = st.sampled_from([1, 1, 2, *([0.5, None, "n/a"] if nulls else [])])
-    rows = []
-    for name in files:
-        row: dict[str, Any] = {"file": name, "caption": draw(captions)}
-        row |= {"image_id": id_of[name]} if more["image_id"] else {}
-        row |= {"source": draw(values)} if more["source"] else {}
-        row |= {"weight": draw(numbers)} if more["weight"] else {}
-        rows.append(row)
-    return rows, [name for name, there in more.items() if there]
+) -> list[dict]:
+    """Rows with a file, a caption and perhaps an id and other fields."""
+    files = [*(names if every else ()), *(pick(draw, *names) for _ in range(draw(st.integers(1, 5))))]
+    ids = pick(draw, [1, 2, 3, 4], ["x", "y", "z", "1"], [1, 1, 2, 2], ["1", 1, "01", 2], [0, -1, 10**12, 7])
+    values = {"source": ["web", "x", 'a "b"', *([None] if nulls else [])]}
+    values["weight"] = [1, 1, 2, *([0.5, None, "n/a"] if nulls else [])]
+    rows = [{"file": name, "caption": draw(captions)} for name in files]
+    if seldom(draw):
+        rows = [{**row, "image_id": ids[names.index(row["file"])]} for row in rows]
+    for name, some in values.items():
+        rows = [{**row, name: pick(draw, *some)} for row in rows] if seldom(draw) else rows
+    return rows
 
 
-def as_rows(records: Sequence[Mapping[str, Any]], more: Sequence[str], blank: Any = None) -> list[Row]:
-    """Name, caption, id of each row, an empty cell being nothing in tables of text."""
-    text = lambda cell: cell if blank is None else ("" if cell is None or cell != cell else str(cell))  # noqa: E731
-    return [
-        (
-            record["file"],
-            text(record["caption"]),
-            str(record["image_id"] if "image_id" in more and record["image_id"] is not None else record["file"]),
-        )
-        for record in records
-    ]
+def draw_header(draw: Draw, records: Sequence[dict]) -> dict[str, str]:
+    """What the columns are called, in some order."""
+    header = dict(zip(("file", "caption"), pick(draw, *HEADERS), strict=True)) | {
+        name: name for name in list(records[0])[2:]
+    }
+    return dict(draw(st.permutations(list(header.items()))))
 
 
-def ours(path: Path, blank: Any = None, **options: Any) -> Reading:
+def as_rows(records: Sequence[Mapping[str, Any]], blank: bool = False) -> list[Row]:
+    """File, caption and id of each row; an empty cell is nothing in tables of text (`blank`)."""
+    text = lambda cell: ("" if cell is None or cell != cell else str(cell)) if blank else cell  # noqa: E731
+    ids = (row["file"] if row.get("image_id") is None else row["image_id"] for row in records)
+    return [(row["file"], text(row["caption"]), str(one)) for row, one in zip(records, ids, strict=True)]
+
+
+def ours(path: Path, blank: bool = False) -> Reading:
     """The rows of a table as text alone."""
-    data = load_captioned(path, images=False, check_images=False, **options)
-    text = lambda cell: cell if blank is None else cell or ""  # noqa: E731
-    columns = data.column_names
-    name = "file_name" if "file_name" in columns else "image_id"
-    rows = [(row[name], text(row["caption"]), row["image_id"]) for row in data]
-    return Reading(rows, [*columns, *((data.info.description or "").split("`"))])
+    data = load_captioned(path, images=False)
+    rows = [(row["file_name"], (row["caption"] or "") if blank else row["caption"], row["image_id"]) for row in data]
+    return Reading(rows, data.column_names)
 
 
-def write_csv(records: Sequence[Mapping[str, Any]], header: Mapping[str, str], dialect: str, options: Mapping[str, Any]) -> str:
+def with_pictures(source: Path, images: str | None) -> Reading:
+    """The rows of captioned pictures."""
+    data = load_captioned(source, images=images)
+    seen = map(colour, data["image"]) if "image" in data.column_names else [None] * len(data)
+    return Reading(list(zip(seen, data["caption"], strict=True)), data.column_names, data["image_id"][:])
+
+
+def write_csv(records: Sequence[dict], header: Header, dialect: str, sep: str, end: str) -> str:
     """The text of a table as csv.writer, pandas or a person writes it."""
     cells = [[row[name] for name in header] for row in records]
     if dialect.startswith("pandas"):
         frame = pd.DataFrame(cells, columns=list(header.values()), dtype=object)
-        return frame.to_csv(sep=options["sep"], lineterminator=options["end"], index=dialect == "pandas, index")
+        return frame.to_csv(sep=sep, lineterminator=end, index=dialect == "pandas, index")
+    rows = [list(header.values()), *cells]
     if dialect == "by hand":
-        rows = [list(header.values()), *(["" if cell is None else str(cell) for cell in row] for row in cells)]
-        return options["end"].join(options["sep"].join(row) for row in rows) + options["end"]
+        return "".join(sep.join("" if cell is None else str(cell) for cell in row) + end for row in rows)
     out = io.StringIO(newline="")
-    writer = csv.writer(out, delimiter=options["sep"], lineterminator=options["end"], **DIALECTS[dialect])
-    writer.writerows([list(header.values()), *cells])
+    csv.writer(out, delimiter=sep, lineterminator=end, **DIALECTS[dialect]).writerows(rows)
     return out.getvalue()
 
 
 def write_text(draw: Draw, path: Path, text: str, encoding: str) -> Path:
     """The file that was written, compressed or not."""
-    content = text.encode(encoding)
     if seldom(draw, 10):
-        path, content = path.with_name(f"{path.name}.gz"), gzip.compress(content)
-    path.write_bytes(content)
+        path = path.with_name(f"{path.name}.gz")
+    path.write_bytes(gzip.compress(text.encode(encoding)) if path.suffix == ".gz" else text.encode(encoding))
     return path
 
 
-def pandas_rows(path: Path, header: Mapping[str, str], more: Sequence[str], **told: Any) -> list[Row] | None:
+def pandas_rows(content: bytes, header: Header, **told: Any) -> list[Row] | None:
     """What pandas reads, None where it refuses or makes an index of a column."""
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, **told)
+        frame = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, **told)
     except Exception:
         return None
     if not isinstance(frame.index, pd.RangeIndex) or not set(header.values()) <= set(frame.columns):
         return None
-    frame = frame.rename(columns={theirs: ours for ours, theirs in header.items()})
-    return as_rows(frame.to_dict("records"), more, "")
+    return as_rows(frame.rename(columns={theirs: ours for ours, theirs in header.items()}).to_dict("records"), True)
 
 
-def strict_rows(text: str, header: Mapping[str, str], more: Sequence[str], sep: str) -> list[Row] | None:
+def strict_rows(text: str, header: Header, sep: str) -> list[Row] | None:
     """What `csv` reads in its strict mode, None where the text is not well formed."""
     try:
-        lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True) if line]
+        first, *lines = [
+            line for line in csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True) if line
+        ]
     except csv.Error:
         return None
-    if any(len(line) != len(lines[0]) for line in lines):
-        return None
-    names = {theirs: ours for ours, theirs in header.items()}
-    return as_rows([dict(zip([names.get(name, name) for name in lines[0]], line, strict=True)) for line in lines[1:]], more, "")
+    names = [{theirs: ours for ours, theirs in header.items()}.get(name, name) for name in first]
+    return (
+        as_rows([dict(zip(names, line, strict=True)) for line in lines], True)
+        if all(len(line) == len(first) for line in lines)
+        else None
+    )
 
 
-def _separated(ending: str, separators: Sequence[str]) -> Any:
+def _separated(ending: str, separators: str) -> Callable[[Draw, Path], Trial]:
     def trial(draw: Draw, folder: Path) -> Trial:
-        names = draw_names(draw)
-        encoding, end = draw(st.sampled_from(ENCODINGS)), draw(st.sampled_from(["\n", "\n", "\r\n", "\r"]))
-        sep, dialect = draw(st.sampled_from(separators)), draw(st.sampled_from([*DIALECTS, "pandas", "pandas, index", "by hand"]))
-        records, more = records_of(draw, names, texts() if draw(st.booleans()) else st.sampled_from(["a dog", "a cat"]), True)
-        file, caption = draw(st.sampled_from(HEADERS))
-        header = {"file": file, "caption": caption, **{name: name for name in more}}
-        header = dict(draw(st.permutations(list(header.items()))))
-        text = write_csv(records, header, dialect, {"sep": sep, "end": end})
+        names, sep, end = draw_names(draw), pick(draw, *separators), pick(draw, "\n", "\n", "\r\n", "\r")
+        encoding = pick(draw, *["utf-8"] * 4, "utf-8-sig", "utf-16", "utf-16-le", "cp1252")
+        dialect = pick(draw, *DIALECTS, "pandas", "pandas, index", "by hand")
+        records = draw_records(
+            draw, names, texts() if draw(st.booleans()) else st.sampled_from(["a dog", "a cat"]), True
+        )
+        header = draw_header(draw, records)
+        text = write_csv(records, header, dialect, sep, end)
         twice = seldom(draw, 20)
         if twice:  # the caption's column a second time
-            first, rest = text.split(end, 1)
-            text = end.join([f"{first}{sep}{caption}", *(f"{line}{sep}x" for line in rest.split(end) if line)])
+            first, *rest = text.split(end)
+            text = end.join([f"{first}{sep}{header['caption']}", *(f"{line}{sep}x" for line in rest if line)])
         text = text.rstrip("\r\n") if seldom(draw) else text
-        text = text.encode(encoding, "ignore").decode(encoding)  # what it cannot hold is gone for all
-        path = write_text(draw, folder / f"t{ending}", text, encoding)
-        told = {"sep": sep, "encoding": encoding}
-        naive = pandas_rows(path, header, more, **told)
-        meant = as_rows(_encodable(records, encoding), more, "")
-        options = {name: value for name, value in DIALECTS.get(dialect, {}).items()}
-        by_dialect = naive if not options else pandas_rows(path, header, more, **told, **options)
-        as_written = pandas_rows(path, header, more, **told, quoting=csv.QUOTE_NONE) if dialect == "by hand" else None
-        accepted = [rows for rows in (by_dialect, as_written) if rows == meant and not twice]
-        if naive is not None and not twice and naive == strict_rows(text, header, more, sep) and naive not in accepted:
-            accepted.append(naive)
-        axes = text_axes(row["caption"] for row in records) | {f"by {dialect}"}
-        axes |= {"encodings"} if encoding != "utf-8" else set()
-        axes |= {"line ends"} if end != "\n" else set()
-        axes |= {"names"} if are_odd(names) else set()
-        axes |= {"ids"} if "image_id" in more else set()
-        axes |= {"nulls"} if any(None in row.values() for row in records) else set()
-        axes |= {"header twice"} if twice else set()
-        judged = not twice and pandas_rows(path, header, more, sep=sep) == meant
-        return Trial(axes, lambda: ours(path, ""), accepted, judged, [name for name in more if name != "image_id"])
+        can = lambda one: one.encode(encoding, "ignore").decode(encoding) if isinstance(one, str) else one  # noqa: E731
+        text, records = can(text), [{name: can(cell) for name, cell in row.items()} for row in records]
+        path, content, told = (
+            write_text(draw, folder / f"t{ending}", text, encoding),
+            text.encode(encoding),
+            {"sep": sep},
+        )
+        meant = as_rows(records, True)
+        judged = not twice and pandas_rows(content, header, **told) == meant
+        told["encoding"] = encoding
+        readings = [pandas_rows(content, header, **told, **DIALECTS.get(dialect, {}))]
+        readings += [pandas_rows(content, header, **told, quoting=csv.QUOTE_NONE)] if dialect == "by hand" else []
+        accepted = [meant] if meant in readings else []
+        strict = strict_rows(text, header, sep)
+        accepted += [strict] if strict is not None else []
+        axes = axes_of(
+            names,
+            (cell for row in records for cell in row.values()),
+            encodings=encoding != "utf-8",
+            line_ends=end != "\n",
+            ids="image_id" in header,
+            header_twice=twice,
+        )
+        fields = [name for name in header if name in ("source", "weight")]
+        return Trial(axes | {f"by {dialect}"}, lambda: ours(path, True), [] if twice else accepted, judged, fields)
 
     return trial
 
 
-def _encodable(records: Sequence[dict], encoding: str) -> list[dict]:
-    drop = lambda cell: cell.encode(encoding, "ignore").decode(encoding) if isinstance(cell, str) else cell  # noqa: E731
-    return [{name: drop(cell) for name, cell in row.items()} for row in records]
-
-
-def _captions_in_json() -> st.SearchStrategy:
+def _json(ending: str) -> Callable[[Draw, Path], Trial]:
     one = st.one_of(texts(), st.none())
-    return st.one_of(texts(), texts(), one, st.lists(one, min_size=1, max_size=3))
+    captions = st.one_of(texts(), texts(), one, st.lists(one, min_size=1, max_size=3))
 
-
-def _json(ending: str) -> Any:
     def trial(draw: Draw, folder: Path) -> Trial:
         names = draw_names(draw)
-        many = draw(st.booleans())
-        records, more = records_of(draw, names, _captions_in_json() if many else texts(empty=False), True)
-        file, caption = draw(st.sampled_from(HEADERS))
-        encoding = draw(st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "cp1252"]))
-        header = {"file": file, "caption": caption, **{name: name for name in more}}
-        missing = draw(st.booleans())
+        records = draw_records(draw, names, captions if draw(st.booleans()) else texts(empty=False), True)
+        header, missing, end = draw_header(draw, records), draw(st.booleans()), pick(draw, "\n", "\n", "\r\n")
+        encoding = pick(draw, "utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "cp1252")
         objects = [{header[k]: v for k, v in row.items() if not (missing and v is None)} for row in records]
-        ascii_only, indent = draw(st.booleans()), draw(st.sampled_from([None, None, 1]))
-        odd = draw(st.sampled_from([*[None] * 17, "surrogate", "key twice", "blank lines"]))
-        lines = [json.dumps(one, ensure_ascii=ascii_only or encoding == "cp1252") for one in objects]
+        options = {"ensure_ascii": draw(st.booleans()) or encoding == "cp1252"}
+        odd = pick(draw, *[None] * 17, "surrogate", "key twice", "blank lines")
+        lines = [json.dumps(one, **options) for one in objects]
         if odd == "surrogate":
-            lines[-1] = json.dumps({**objects[-1], caption: "a dog \ud83d"})
+            lines[-1] = json.dumps({**objects[-1], header["caption"]: "a dog \ud83d"})
         if odd == "key twice":
-            lines[-1] = lines[-1][:-1] + f', "{caption}": "another"}}'
-        end = draw(st.sampled_from(["\n", "\n", "\r\n"]))
-        blank = end if odd == "blank lines" else ""
+            lines[-1] = (
+                f'{{"{header["caption"]}": "another", {json.dumps({**objects[-1], header["caption"]: "a dog"})[1:]}'
+            )
         as_list = ending == ".json" and not seldom(draw)
-        text = f"[{','.join(lines)}]" if as_list else end.join(line + blank for line in lines) + end
-        if as_list and indent and odd not in ("surrogate", "key twice"):
-            text = json.dumps(objects, indent=indent, ensure_ascii=ascii_only or encoding == "cp1252")
+        text = end.join(line + end * (odd == "blank lines") for line in lines) + end
+        text = f"[{pick(draw, ',', ', ', ',' + end).join(lines)}]" if as_list else text
         path = write_text(draw, folder / f"t{ending}", text, encoding)
-        flat = [{**row, "caption": each} for row in records for each in (row["caption"] if isinstance(row["caption"], list) else [row["caption"]])]
-        meant = as_rows(flat, more)
-        pairs = _pandas_pairs(path, header, lines=not as_list)
-        axes = text_axes(row["caption"] for row in flat)
-        axes |= {"encodings"} if encoding != "utf-8" or odd == "surrogate" else set()
-        axes |= {"line ends"} if end != "\n" or blank else set()
-        axes |= {"names"} if are_odd(names) else set()
-        axes |= {"ids"} if "image_id" in more else set()
-        axes |= {"nulls"} if any(None in row.values() for row in records) else set()
-        axes |= {odd} if odd else set()
+        several = lambda cell: cell if isinstance(cell, list) else [cell]  # noqa: E731
+        meant = as_rows([{**row, "caption": each} for row in records for each in several(row["caption"])])
+        try:
+            frame = pd.read_json(
+                io.BytesIO(text.encode(encoding)), lines=not as_list, dtype=False, convert_dates=False
+            )
+            pairs = zip(frame[header["file"]], frame[header["caption"]], strict=True)
+            theirs = [(name, None if each != each else each) for name, cell in pairs for each in several(cell)]
+        except Exception:
+            theirs = None
         accepted = [] if odd in ("surrogate", "key twice") else [meant]
-        judged = bool(accepted) and pairs == [row[:2] for row in meant]
-        fields = [name for name in more if name != "image_id" and any(name in one for one in objects)]
-        return Trial(axes, lambda: ours(path), accepted, judged, fields)
+        axes = axes_of(
+            names,
+            [*(row[1] for row in meant), *(row.get("weight", 1) for row in records)],
+            encodings=encoding != "utf-8" or odd == "surrogate",
+            line_ends=end != "\n",
+            ids="image_id" in header,
+        )
+        fields = [name for name in ("source", "weight") if any(name in one for one in objects)]
+        judged = bool(accepted) and theirs == [row[:2] for row in meant]
+        return Trial(axes | ({odd} if odd else set()), lambda: ours(path), accepted, judged, fields)
 
     return trial
-
-
-def _pandas_pairs(path: Path, header: Mapping[str, str], lines: bool) -> list[Row] | None:
-    try:
-        frame = pd.read_json(path, lines=lines, dtype=False, convert_dates=False, convert_axes=False)
-        cells = zip(frame[header["file"]], frame[header["caption"]], strict=True)
-    except Exception:
-        return None
-    none = lambda cell: None if isinstance(cell, float) and cell != cell else cell  # noqa: E731
-    return [(name, none(each)) for name, cell in cells for each in (cell if isinstance(cell, list) else [cell])]
 
 
 def _with_pictures(draw: Draw, folder: Path) -> Trial:
     pictures = draw_pictures(draw, folder)
     words = st.sampled_from(["a dog", "a cat", 'a "b", c'])
-    records, more = records_of(draw, pictures.names, words, False, every=pictures.collide)
-    path = folder / draw(st.sampled_from(["captions.csv", "captions.jsonl", "metadata.csv", "x.tsv"]))
-    header = {"file": "file_name", "caption": "caption", **{name: name for name in more}}
+    records = draw_records(draw, pictures.names, words, False, every=pictures.collide)
+    path = folder / pick(draw, "captions.csv", "captions.jsonl", "metadata.csv", "x.tsv")
+    header = {name: "file_name" if name == "file" else name for name in records[0]}
+    text = write_csv(records, header, "minimal", "\t" if path.suffix == ".tsv" else ",", "\n")
     if path.suffix == ".jsonl":
-        text = "".join(json.dumps({header[k]: v for k, v in row.items()}) + "\n" for row in records)
-    else:
-        text = write_csv(records, header, "minimal", {"sep": "\t" if path.suffix == ".tsv" else ",", "end": "\n"})
+        text = "".join(json.dumps({header[name]: cell for name, cell in row.items()}) + "\n" for row in records)
     path.write_text(text, encoding="utf-8", newline="")
-    meant_by = dict(zip(pictures.names, pictures.colours, strict=True))
-    meant = [(meant_by[row["file"]], row["caption"]) for row in records]
-    root = Path(pictures.images) if pictures.images else folder
-
-    def theirs() -> list[Row]:
-        return [(colour((root / row["file"]).read_bytes()), row["caption"]) for row in records]
-
-    axes = {"pictures"} | text_axes(row["caption"] for row in records)
-    axes |= {"names"} if are_odd(pictures.names) else set()
-    axes |= {"ids"} if "image_id" in more else set()
+    whose = dict(zip(pictures.names, pictures.colours, strict=True))
+    meant = [(whose[row["file"]], row["caption"]) for row in records]
     ids: dict[str, set] = {}
     for row in records:
-        ids.setdefault(str(row.get("image_id", row["file"])), set()).add(meant_by[row["file"]])
+        ids.setdefault(str(row.get("image_id", row["file"])), set()).add(whose[row["file"]])
     clash = any(len(known) > 1 for known in ids.values())
-    source = folder if path.name != "x.tsv" and draw(st.booleans()) else path
-    return Trial(
-        axes | ({"id twice"} if clash else set()),
-        lambda: with_pictures(source, pictures.images),
-        [] if clash and pictures.is_plain else [meant],
-        pictures.is_plain and not clash and theirs() == meant,
-    )
-
-
-def with_pictures(source: Path, images: str | None, **options: Any) -> Reading:
-    """The rows of captioned pictures."""
-    data = load_captioned(source, images=images, **options)
-    if "image" not in data.column_names:
-        return Reading([(None, caption) for caption in data["caption"]])
-    rows = [(colour(image), caption) for image, caption in zip(data["image"], data["caption"], strict=True)]
-    return Reading(rows, data.column_names, data["image_id"][:])
+    judged = pictures.is_plain and not clash
+    if judged:
+        root = Path(pictures.images or folder)
+        judged = [(colour((root / row["file"]).read_bytes()), row["caption"]) for row in records] == meant
+    axes = axes_of(pictures.names, (row[1] for row in meant), pictures=True, ids="image_id" in header, id_twice=clash)
+    source = folder if path.suffix != ".tsv" and draw(st.booleans()) else path
+    accepted = [] if clash and pictures.is_plain else [meant]
+    return Trial(axes, lambda: with_pictures(source, pictures.images), accepted, judged)
 
 
 READERS = [
-    Reader("csv", "pandas.read_csv", 220, _separated(".csv", [",", ",", ",", ";", "|"])),
-    Reader("tsv", "pandas.read_csv", 80, _separated(".tsv", ["\t"])),
-    Reader("txt", "pandas.read_csv", 40, _separated(".txt", ["\t", ",", "|"])),
+    Reader("csv", "pandas.read_csv", 220, _separated(".csv", ",,,;|")),
+    Reader("tsv", "pandas.read_csv", 80, _separated(".tsv", "\t")),
+    Reader("txt", "pandas.read_csv", 40, _separated(".txt", "\t,|")),
     Reader("jsonl", "pandas.read_json", 100, _json(".jsonl")),
     Reader("json", "pandas.read_json", 80, _json(".json")),
     Reader("table with pictures", "PIL", 100, _with_pictures),

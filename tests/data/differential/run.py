@@ -20,9 +20,9 @@ import read_archives
 import read_chats
 import read_coco
 import read_tables
-from judging import PLACES, Draw, Reader, Trial, Verdict, describe, judge
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from judging import PLACES, Draw, Reader, Trial, Verdict, describe, judge
 
 READERS = [*read_tables.READERS, *read_coco.READERS, *read_archives.READERS, *read_chats.READERS]
 _BATCH = 40
