@@ -163,7 +163,9 @@ def describe(folder: Path, most: int = 700) -> str:
             )
         elif file.suffix == ".parquet":
             table = pq.read_table(file, partitioning=None)
-            text = f": {table.schema.types} {table.drop_columns(['image'] if 'image' in table.schema.names else []).to_pylist()}"
+            text = (
+                f": {table.schema.types} {table.select([n for n in table.schema.names if n != 'image']).to_pylist()}"
+            )
         lines.append(f"    {str(file.relative_to(folder))!r}{text}")
     return f"    in {folder.name!r}\n" + "\n".join(lines)
 

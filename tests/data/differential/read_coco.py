@@ -211,8 +211,8 @@ def _voc(draw: Draw, folder: Path, pictures: Pictures, ids: list, boxes: list) -
     for place, stem in enumerate(bases if flat else stems):
         corners = [[x + 1, y + 1, x + w, y + h] for x, y, w, h in boxes[place]]
         items = "".join(
-            f"<object><name>c{place}</name><pose>dé</pose><difficult>{place % 2}</difficult><bndbox><xmin>{left}</xmin>"
-            f"<ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
+            f"<object><name>c{place}</name><pose>dé</pose><difficult>{place % 2}</difficult><bndbox>"
+            f"<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
             for left, top, right, bottom in corners
         )
         size = f"<size><width>{SIZE[0]}</width><height>{SIZE[1]}</height></size>"
