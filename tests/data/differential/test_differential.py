@@ -7,7 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 from judging import Reader, describe, judge
 from run import QUIET, READERS, one_trial
@@ -24,7 +24,9 @@ def quiet_cache(tmp_path_factory):
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_inputs_are_read_as_others_read_them_or_refused_in_words(reader: Reader):
-    @settings(max_examples=max(5, reader.share // 7), derandomize=True, **QUIET)
+    phases = [Phase.generate, Phase.shrink]
+
+    @settings(max_examples=max(4, reader.share // 8), derandomize=True, phases=phases, **QUIET)
     @given(st.data())
     def check(data):
         with tempfile.TemporaryDirectory() as parent:
