@@ -199,9 +199,7 @@ def _json(ending: str) -> Callable[[Draw, Path], Trial]:
         several = lambda cell: cell if isinstance(cell, list) else [cell]  # noqa: E731
         meant = as_rows([{**row, "caption": each} for row in records for each in several(row["caption"])])
         try:
-            frame = pd.read_json(
-                io.BytesIO(text.encode(encoding)), lines=not as_list, dtype=False, convert_dates=False
-            )
+            frame = pd.read_json(io.BytesIO(text.encode(encoding)), lines=not as_list, dtype=False)
             pairs = zip(frame[header["file"]], frame[header["caption"]], strict=True)
             theirs = [(name, None if each != each else each) for name, cell in pairs for each in several(cell)]
         except Exception:
