@@ -103,10 +103,12 @@ def _in_place(path: Path) -> Reading:
     rows = []
     for shard in find_shards(path):
         with shard.local() as file:
-            for batch in ShardReader(file, shard.kind).batches(["image", "caption"], 2):
+            reader = ShardReader(file, shard.kind)
+            for batch in reader.batches(["image", "caption"], 2):
                 rows += [
                     (colour(one), text or None) for one, text in zip(batch["image"], batch["caption"], strict=True)
                 ]
+            reader.left_out.report(path, [])  # as `score_shards` does
     return Reading([row for row in rows if row != (None, None)])
 
 
@@ -131,9 +133,15 @@ def _tar(read: Callable[[Path], Reading], stats: bool) -> Callable[[Draw, Path],
             is_picture = content[:4] == png(0)[:4]
             alone = (colour(content), None) if is_picture else (None, content.decode("utf-8", "replace"))
             accepted = [[*meant, alone], *([meant] if content == members[0][1] else [])]
+        fields = []
+        texts_of = [content for name, content in members if name.lower().endswith(".txt")]
+        if any(b"\xef\xbf\xbd" in content.decode("utf-8", "replace").encode() for content in texts_of):
+            fields.append("not UTF-8")  # must be said
+            by_text = {one.decode("latin-1"): one.decode("utf-8", "replace") for one in texts_of}
+            accepted += [[(number, by_text.get(text, text)) for number, text in rows] for rows in accepted]
         theirs = _their_samples(path)
         judged = "ids" not in axes and theirs is not None and sorted(theirs, key=repr) == sorted(meant, key=repr)
-        return Trial(axes, lambda: read(path), accepted, judged, ordered=False)
+        return Trial(axes, lambda: read(path), accepted, judged, fields, ordered=False)
 
     return trial
 
