@@ -62,7 +62,7 @@ def _draw_members(draw: Draw) -> tuple[list[Row], list[tuple[str, bytes]], set[s
     if hidden:
         members.insert(draw(st.integers(0, len(members))), pick(draw, *HIDDEN))
     if twice:
-        members.append(pick(draw, members[0], (members[0][0], png(11))))
+        members.append((names[0], pick(draw, png(0), png(11))))
     odd = {
         "hidden_files": hidden,
         "unsorted": order == "pictures first",
@@ -130,9 +130,7 @@ def _tar(read: Callable[[Path], Reading], stats: bool) -> Callable[[Draw, Path],
         accepted = [meant]
         if "ids" in axes:  # a file twice: webdataset makes a sample of it where it has no neighbours of its key
             content = members[-1][1]
-            is_picture = content[:4] == png(0)[:4]
-            alone = (colour(content), None) if is_picture else (None, content.decode("utf-8", "replace"))
-            accepted = [[*meant, alone], *([meant] if content == members[0][1] else [])]
+            accepted = [[*meant, (colour(content), None)], *([meant] if content == png(0) else [])]
         fields = []
         texts_of = [content for name, content in members if name.lower().endswith(".txt")]
         if any(b"\xef\xbf\xbd" in content.decode("utf-8", "replace").encode() for content in texts_of):
