@@ -98,6 +98,11 @@ def match_names(names: Iterable[str], targets: Iterable[str]) -> NameMatches:
         left = {name: shorten(name) for name in ours if ours[name][0] not in pairs and ours[name][0] not in ambiguous}
         if not left:
             break
+        for name, target in _equal(ours, theirs, shorten):
+            if name in left and target not in taken:
+                _add(name, target, ours, theirs, pairs, ambiguous)
+                taken.add(target)
+                del left[name]
         of_ours, of_theirs = _owners(ours, shorten), _owners(theirs, shorten)
         for name, short in left.items():
             end = next((end for end in _ends(short) if end in of_theirs), None)
@@ -114,12 +119,26 @@ def match_names(names: Iterable[str], targets: Iterable[str]) -> NameMatches:
     return NameMatches(pairs, ambiguous)
 
 
+def _equal(names: Iterable[str], targets: Iterable[str], shorten: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    """Names and targets that are equal when they are shortened, and equal to no other."""
+    of_names, of_targets = _by_short(names, shorten), _by_short(targets, shorten)
+    for short, ours in of_names.items():
+        theirs = of_targets.get(short, ())
+        if len(ours) == len(theirs) == 1:
+            yield ours[0], theirs[0]
+
+
+def _by_short(names: Iterable[str], shorten: Callable[[str], str]) -> dict[str, list[str]]:
+    """Shortened name → the names that it stands for."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(shorten(name), []).append(name)
+    return found
+
+
 def _spelled(names: Iterable[str]) -> dict[str, list[str]]:
     """Normalised name → how it is spelled."""
-    found: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        found.setdefault(normalise_name(name), []).append(name)
-    return found
+    return _by_short(dict.fromkeys(names), normalise_name)
 
 
 def _add(

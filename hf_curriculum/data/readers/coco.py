@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from types import NoneType
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -23,7 +27,7 @@ from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.boxes import Annotated, Objects, Size, fit_objects
 from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import named_files
-from hf_curriculum.data.readers.tables import FILE_NAME, shared_scalars
+from hf_curriculum.data.readers.tables import FILE_NAME, Reject, shared_scalars
 from hf_curriculum.data.text import open_text
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -34,38 +38,53 @@ def is_coco(content: Any) -> bool:
     return isinstance(content, dict) and isinstance(content.get("images"), list) and "annotations" in content
 
 
-def read_coco(content: dict[str, Any]) -> dict[str, list[Any]]:
+def read_coco(content: dict[str, Any], reject: Reject, left_out: LeftOut) -> dict[str, Any]:
     """The columns of a COCO caption file, one row per annotation, in the file's order."""
     annotations = content["annotations"]
-    if not annotations or "caption" not in annotations[0]:
+    if not any(isinstance(annotation, dict) and "caption" in annotation for annotation in annotations):
         found = f"annotations with the fields {sorted(annotations[0])}" if annotations else "no annotations"
         raise ValueError(
             f"The COCO file has {found}, and one `caption` per annotation is needed. COCO keeps captions in files of "
             "their own, captions_*.json; instances_*.json hold boxes, and are given with captions as `objects=`."
         )
     images = _by_id(content["images"])
-    ids = [id_text(annotation["image_id"]) for annotation in annotations]
-    known = [annotation for annotation, image_id in zip(annotations, ids, strict=True) if image_id in images]
+    known, ids, unlisted = [], [], []
+    for number, annotation in enumerate(annotations, 1):
+        if not (isinstance(annotation, dict) and {"image_id", "caption"} <= annotation.keys()):
+            reject(
+                f"Annotation {number} is {annotation!r:.100}, and an object with `image_id` and `caption` is needed."
+            )
+        elif not isinstance(annotation["caption"], (str, NoneType)):
+            reject(f"Annotation {number} has the caption {annotation['caption']!r:.100}, and a text is needed.")
+        else:
+            try:
+                image_id = id_text(annotation["image_id"])
+            except ValueError as error:
+                reject(f"Annotation {number}: {error}")
+                continue
+            if image_id in images:
+                known.append(annotation)
+                ids.append(image_id)
+            else:
+                unlisted.append(image_id)
     if not known:
         raise ValueError(
             f"None of the {len(annotations)} captions of the COCO file belongs to one of its {len(images)} images "
-            f"(annotation image_id {annotations[0]['image_id']!r}, for example). Both lists must come from one file."
+            f"(annotation image_id {next(iter(unlisted), None)!r}, for example). Both lists must come from one file."
         )
-    if len(known) < len(annotations):
-        logger.warning(
-            "%d of %d captions belong to images that the COCO file does not list, and are left out.",
-            len(annotations) - len(known),
-            len(annotations),
-        )
-    ids = [image_id for image_id in ids if image_id in images]
+    left_out.add("captions of images that the file does not list", len(unlisted), next(iter(unlisted), None))
     rows, names = [images[image_id] for image_id in ids], {key: _file_name(image) for key, image in images.items()}
-    return {
+    ours = {
         FILE_NAME: [names[image_id] for image_id in ids],
         CAPTION: [annotation["caption"] for annotation in known],
         IMAGE_ID: ids,
         "caption_id": [str(annotation["id"]) if "id" in annotation else None for annotation in known],
-        **shared_scalars(rows, without=("id", "file_name", IMAGE, CAPTION, IMAGE_ID)),
     }
+    further = shared_scalars(rows, without=("id", IMAGE, *ours), left_out=left_out)
+    taken = {"id", IMAGE, *ours, *further}
+    for name in dict.fromkeys(name for annotation in known for name in annotation if name in taken - {"id", *ours}):
+        left_out.add(f"field `{name}` of annotations (images have such a field)", len(known))
+    return ours | further | shared_scalars(known, without=taken, left_out=left_out)
 
 
 def id_text(number: Any) -> str:
@@ -113,7 +132,9 @@ def is_karpathy(content: Any) -> bool:
     return isinstance(images, list) and any(isinstance(image, dict) and "sentences" in image for image in images)
 
 
-def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[str, dict[str, list[Any]]]:
+def read_karpathy(
+    content: dict[str, Any], reject: Reject, left_out: LeftOut, *, restval: str = "train"
+) -> dict[str, dict[str, list[Any]]]:
     """Split (`train`, `validation`, `test`) → columns of a Karpathy file, a row per sentence, in its order."""
     if restval not in ("train", "keep", "drop"):
         raise ValueError(
@@ -122,12 +143,22 @@ def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[st
         )
     splits: dict[str, dict[str, list[Any]]] = {}
     names = [FILE_NAME, CAPTION, IMAGE_ID, "caption_id"]
+    images = []
     for number, image in enumerate(content["images"]):
-        _validate_image(number, image)
-    if any("tokens" in sentence for image in content["images"] for sentence in image["sentences"]):
+        if problem := _problem(number, image):
+            reject(problem)
+        elif image["sentences"]:
+            images.append(image)
+        else:
+            left_out.add("images without a sentence", example=image["filename"])
+    _count_fields(images, "images", _IMAGE_FIELDS, left_out)
+    _count_fields(
+        [sentence for image in images for sentence in image["sentences"]], "sentences", _SENTENCE_FIELDS, left_out
+    )
+    if any("tokens" in sentence for image in images for sentence in image["sentences"]):
         names.append(TOKENS)
     split_of: dict[str, str] = {}
-    for image in filter(lambda image: image["sentences"], content["images"]):
+    for image in images:
         split = SPLITS.get(image["split"], image["split"])
         if split == "restval" and restval != "keep":
             if restval == "drop":
@@ -149,23 +180,32 @@ def read_karpathy(content: dict[str, Any], *, restval: str = "train") -> dict[st
     return {split: splits[split] for split in sorted(splits, key=lambda split: (order.get(split, 4), split))}
 
 
-def _validate_image(number: int, image: Any) -> None:
-    """A `ValueError` where an image of a Karpathy file is no object with a name, a split and sentences."""
+_IMAGE_FIELDS = ("filename", "filepath", "split", "sentences", "sentids", "cocoid", "imgid")
+_SENTENCE_FIELDS = ("raw", "tokens", "sentid", "imgid")
+
+
+def _count_fields(records: Iterable[Mapping[str, Any]], what: str, known: Iterable[str], left_out: LeftOut) -> None:
+    """Counts fields of a Karpathy file that are not kept."""
+    counts = Counter(chain.from_iterable(records))
+    for name in counts.keys() - {*known}:
+        left_out.add(f"field `{name}` of {what} (Karpathy's files have none)", counts[name])
+
+
+def _problem(number: int, image: Any) -> str | None:
+    """Why an image of a Karpathy file is no object with a name, a split and sentences; None where it is one."""
     if not isinstance(image, dict):
-        raise ValueError(f"Image {number} of the Karpathy file is {image!r:.80}, no object. Correct or remove it.")
+        return f"Image {number} of the Karpathy file is {image!r:.80}, no object."
     missing = [field for field in ("filename", "split", "sentences") if field not in image]
     if missing:
-        raise ValueError(
+        return (
             f"Image {number} of the Karpathy file has no {missing}; it has {sorted(image)}. Every image needs a "
             "file name, a split and its sentences."
         )
     for field in ("filename", "split"):
         if not isinstance(image[field], str):
-            raise ValueError(
-                f"Image {number} of the Karpathy file has the `{field}` {image[field]!r:.80}. A text is needed."
-            )
+            return f"Image {number} of the Karpathy file has the `{field}` {image[field]!r:.80}. A text is needed."
     if not isinstance(image["sentences"], list):
-        raise ValueError(
+        return (
             f"Image {number} ({image['filename']!r}) of the Karpathy file has `sentences` that are no list: "
             f"{image['sentences']!r:.80}."
         )
@@ -174,10 +214,11 @@ def _validate_image(number: int, image: Any) -> None:
         tokens = found.get("tokens")
         words = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
         if not (words if found.get("raw") is None else isinstance(found["raw"], str) and (words or tokens is None)):
-            raise ValueError(
+            return (
                 f"Image {number} ({image['filename']!r}) of the Karpathy file has a sentence with neither `raw` nor "
-                f"`tokens`, a text and a list of texts: {sentence!r:.80}. Correct or remove it."
+                f"`tokens`, a text and a list of texts: {sentence!r:.80}."
             )
+    return None
 
 
 def _add(columns: dict[str, list[Any]], image: dict[str, Any]) -> None:
@@ -408,8 +449,11 @@ def read_voc(source: Path, files: Mapping[str, Path]) -> list[Annotated]:
 
 def _read_xml(file: Path) -> tuple[Size | None, Objects]:
     """The size and the objects of one of VOC's XML files, edges as they stand there."""
-    text = file.read_text(encoding="utf-8")
+    content = file.read_bytes()
+    declared = re.match(rb"\s*<\?xml[^>]*?encoding=[\"']([\w.-]+)", content)
+    in_16_bits = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     try:
+        text = content.decode("utf-16" if in_16_bits else declared[1].decode() if declared else "utf-8-sig")
         if "<!" in text.replace("<!--", ""):
             raise ValueError("it declares a document type, whose entities may grow without end")
         found, root = [], ElementTree.fromstring(text)
@@ -419,7 +463,7 @@ def _read_xml(file: Path) -> tuple[Size | None, Objects]:
             flag = item.findtext("difficult")
             found.append(entry if flag is None else {**entry, "difficult": flag.strip() == "1"})
         return _size({side: float(root.findtext(f"size/{side}") or 0) for side in ("width", "height")}), found
-    except (ElementTree.ParseError, TypeError, ValueError) as error:
+    except (ElementTree.ParseError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
             f"{file} cannot be read as VOC's annotation ({error}): objects with a `name` and a `bndbox` of "
             f"{list(_EDGES)}. Correct or remove it."

@@ -105,13 +105,13 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
     content = _texts_beside_images(path, request) if path.is_dir() else content_of(path, request)
     if is_karpathy(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a Karpathy file, whose fields are fixed")
-        return named(path, lambda: read_karpathy(content, restval=restval))
+        return named(path, lambda: read_karpathy(content, request.reject, request.left_out, restval=restval))
     validate_unused(
         {} if restval == "train" else {"restval": restval}, f"{path} is no Karpathy file, so has no such split"
     )
     if is_coco(content):
         validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
-        return {UNSPLIT: named(path, lambda: read_coco(content))}
+        return {UNSPLIT: named(path, lambda: read_coco(content, request.reject, request.left_out))}
     records = named(path, lambda: _rows_by_name(content, request)) if isinstance(content, Mapping) else content
     rows = [row for row in records if isinstance(row, Mapping)] if isinstance(records, Records) else []
     if isinstance(records, Records) and records.header and not rows:

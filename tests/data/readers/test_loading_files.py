@@ -276,11 +276,38 @@ class TestCoco:
         subset = {**COCO, "images": COCO["images"][1:]}
         (folder / "captions.json").write_text(json.dumps(subset))
         assert load_captioned(folder)["image_id"][:] == ["7", "7"]
-        assert "1 of 3 captions belong to images that the COCO file does not list" in caplog.text
+        assert "captions of images that the file does not list: 1 (42, for example)" in caplog.text
+
+    def test_fields_of_images_and_of_annotations_are_columns(self, folder, caplog):
+        first, second, third = COCO["annotations"]
+        annotations = [{**first, "lang": "x"}, {**second, "score": 1}, {**third, "score": 0.5, "file": "b"}]
+        images = [{**COCO["images"][0], "file": "a", "licence": None}, {**COCO["images"][1], "licence": 3}]
+        (folder / "captions.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+        rows = load_captioned(folder).remove_columns("image").to_list()
+        assert [(row["lang"], row["score"]) for row in rows] == [("x", None), (None, 1.0), (None, 0.5)]
+        assert {row["image_id"]: (row["file"], row["licence"]) for row in rows} == {"42": ("a", None), "7": (None, 3)}
+        assert "field `file` of annotations (images have such a field): 3" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("odd", "match"),
+        [
+            (7, "Annotation 4 is 7, and an object with `image_id`"),
+            ({"image_id": 7}, r"Annotation 4 is \{'image_id': 7\}"),
+            ({"image_id": 7, "caption": ["a", "b"]}, r"Annotation 4 has the caption \['a', 'b'\]"),
+            ({"image_id": None, "caption": "a"}, "An id is None"),
+        ],
+    )
+    def test_a_fault_of_an_annotation_is_its_own(self, folder, caplog, odd, match):
+        content = {**COCO, "annotations": [*COCO["annotations"], odd]}
+        (folder / "captions.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=rf"{match}.*bad_rows='drop'"):
+            load_captioned(folder)
+        assert len(load_captioned(folder, bad_rows="drop")) == 3
+        assert "rows that cannot be read: 1" in caplog.text
 
     def test_captions_of_other_images(self, folder):
         (folder / "captions.json").write_text(json.dumps({**COCO, "images": [{"id": 1, "file_name": "a.jpg"}]}))
-        with pytest.raises(ValueError, match=r"None of the 3 captions .* image_id 7"):
+        with pytest.raises(ValueError, match=r"None of the 3 captions .* image_id '7'"):
             load_captioned(folder)
 
     @pytest.mark.parametrize(
