@@ -316,7 +316,7 @@ def test_a_source_that_cannot_be_read_is_named_before_anything_is_drawn(data, pi
 
 
 def test_options_that_cannot_be(data, pipeline, tmp_path, monkeypatch):
-    with pytest.raises(TypeError, match="was given for the real images"):
+    with pytest.raises(TypeError, match="was given a dict of the splits .* as `data`"):
         spectrum({"train": data}, pipeline, tmp_path)
     for wrong in ({"batch_size": 0}, {"part_images": 0}):
         with pytest.raises(ValueError, match="are at least 1 image"):
