@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
 DIGITS = 6
 """Digits that a strength 1 − λ is rounded to: in floats, 1 − 0.9 is 0.09999999999999998, which loses a step."""
 
