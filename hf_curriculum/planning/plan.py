@@ -565,7 +565,8 @@ def make_plan(
 
     Raises:
         TypeError: splits, an iterable data set, or a class in place of a curriculum.
-        ValueError: the score is missing, its easy end is unknown (a `Filter` over an array names it), or `score_column` is given without a data set. Or a
+        ValueError: the score is missing, its easy end is unknown (a `Filter` over an array
+            names it), or `score_column` is given without a data set. Or a
             pool is empty, `max_steps` exceeds the curriculum's own length, or `epochs` contradicts it.
 
     Example:

@@ -86,7 +86,7 @@ def _edges(box: Sequence[float], zoom: int, size: tuple[int, int]) -> tuple[floa
 Predictions = np.ndarray | Sequence[Any]
 """Per image rows of `[class, score, left, top, right, bottom]`: float (images, k, 6), class −1 where there is no box;
 or one array (n, 6) per image."""
-Truths = Sequence[Sequence[Mapping[str, Any]]]
+Truths = Sequence[Sequence[Mapping[str, Any]] | None]
 """Per image its objects, each with `name` and `box`; `difficult`, `iscrowd` and `area` where they are known."""
 PREDICTION_SIZE = 6
 

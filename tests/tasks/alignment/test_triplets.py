@@ -254,7 +254,7 @@ def test_two_sources_as_one():
     [
         ({}, ValueError, "`join_sources` was given no source"),
         ({"a/b": make_pairs()}, ValueError, "A source is called 'a/b'.* ids of two sources could be the same"),
-        ({"a": DatasetDict()}, TypeError, "The source 'a' is a DatasetDict, and a `Dataset` is needed"),
+        ({"a": DatasetDict()}, TypeError, "was given a dict that holds a DatasetDict .* as `sources`"),
         ({"a": make_pairs().remove_columns("image_id")}, ValueError, "`image_id` is not in the data"),
         (
             {"a": make_pairs(), "b": make_pairs().remove_columns("objects").add_column("objects", [1] * 10)},

@@ -214,8 +214,8 @@ def test_images_without_proposals_and_unreadable_ones(caplog):
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda data: add_proposals(data, 3), TypeError, "was given an int. Proposals come from `SelectiveSearch"),
-        (lambda data: add_proposals([1], SelectiveSearch()), TypeError, "a list was given"),
+        (lambda data: add_proposals(data, 3), TypeError, "was given 3 as `source`, and a SelectiveSearch"),
+        (lambda data: add_proposals([1], SelectiveSearch()), TypeError, "a list that holds 1 as `dataset`"),
         (lambda data: add_proposals(data, SelectiveSearch(), part_images=0), ValueError, "`part_images=0`"),
         (
             lambda data: add_proposals(data.remove_columns("image_id"), SelectiveSearch()),

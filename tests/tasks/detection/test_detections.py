@@ -157,8 +157,8 @@ def test_any_detector_of_transformers(tmp_path):
 @pytest.mark.parametrize(
     ("data", "detector", "options", "error", "message"),
     [
-        ([], Plain(), {}, TypeError, "`add_detections` was given a list. It takes a `datasets.Dataset`"),
-        (make(), "detr", {}, TypeError, "`add_detections` was given a str"),
+        ([], Plain(), {}, TypeError, "`add_detections` was given a list as `dataset`"),
+        (make(), "detr", {}, TypeError, "`add_detections` was given the text 'detr' as `detector`"),
         (make().remove_columns("image"), Plain(), {}, ValueError, "`image` is not in the data"),
         (make(), Plain(), {"min_confidence": 1.5}, ValueError, "`min_confidence` is 1.5, `most` 100"),
         (make(), Plain(), {"most": 0}, ValueError, "`most` 0"),

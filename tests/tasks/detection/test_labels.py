@@ -169,10 +169,10 @@ def test_objects_that_are_called_otherwise_are_named(caplog):
         (lambda: GivenLabels("tags", ["a", "b", "a"]), ValueError, "Two categories are called 'a'"),
         (lambda: BoxLabels([]), ValueError, "`categories` is empty"),
         (lambda: CaptionLabels(["dog"], synonyms={"cat": ["kitten"]}), ValueError, r"synonyms of \['cat'\]"),
-        (lambda: CaptionLabels(["dog", 3]), TypeError, "Give a list of strings"),
+        (lambda: CaptionLabels(["dog", 3]), TypeError, "a list that holds 3 as `categories`"),
         (lambda: CaptionLabels(["dog"], synonyms="nowhere.txt"), FileNotFoundError, "nowhere"),
-        (lambda: add_labels(captioned(), "coco"), TypeError, "was given a str as labels. They come from `CaptionLab"),
-        (lambda: add_labels([1], CaptionLabels(["dog"])), TypeError, "was given a list. Give a `Dataset`"),
+        (lambda: add_labels(captioned(), "coco"), TypeError, "was given the text 'coco' as `labels`"),
+        (lambda: add_labels([1], CaptionLabels(["dog"])), TypeError, "was given a list that holds 1 as `dataset`"),
         (
             lambda: add_labels(captioned(), BoxLabels(["dog"])),
             ValueError,

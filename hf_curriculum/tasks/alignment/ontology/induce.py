@@ -87,7 +87,7 @@ class NounClass:
         return self.doubtful + 1 - self.joint / (self.pairs + 2)
 
 
-Corrections = Mapping[str, str | None] | str | Path
+Corrections = Mapping[Any, Any] | str | Path
 """Noun → class, or None to leave it out; or a YAML or JSON file of that."""
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import multiprocess
 import numpy as np
@@ -54,7 +54,7 @@ def find_nouns(
     tagger: Tagging = "pattern",
     lemmas: Lemmas = "spelling",
     *,
-    only: Collection[str] | None = None,
+    only: Collection[str] | Mapping[str, Any] | None = None,
     num_proc: int | None = None,
 ) -> Mentions:
     """The nouns of each caption as lemmas in lower case, with the characters where each stands first.

@@ -40,7 +40,6 @@ FILE = "spectrum.arrow"
 _TIMEOUT = 6 * 3600
 
 
-@validate_arguments
 @dataclass(frozen=True)
 class Retry:
     """Draws an image again, with other noise, while its score is too low, and keeps the best try.

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hf_curriculum.shapes import validate_arguments
-
 DIGITS = 6
 """Digits that a strength 1 − λ is rounded to: in floats, 1 − 0.9 is 0.09999999999999998, which loses a step."""
 
 
-@validate_arguments
 @dataclass(frozen=True)
 class SpectrumPlan:
     """A printable plan of a spectrum: its images in the order they are made, and their cost.
