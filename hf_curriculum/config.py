@@ -232,6 +232,13 @@ def file_digest(*files: Path) -> str:
     return state.hexdigest()
 
 
+IMAGE_SUFFIXES = (
+    *(".avif", ".bmp", ".gif", ".heic", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pjpeg", ".png"),
+    *(".ppm", ".tif", ".tiff", ".webp"),
+)
+"""The endings, in lower case, of files in a folder that are taken for images; a file that is named is always read."""
+
+
 def special_file(path: str | Path) -> str | None:
     """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end."""
     try:

@@ -102,6 +102,7 @@ def run(
         prepared.image_processor if features is None else None,
         max_length=args.max_length,
         ignore_padding=not args.train_on_padding,
+        learn_truncated_ends=True,  # code: labels are the input ids
         prefix=f"{IMAGE_TOKEN} ",
         vision_features=features,
     )

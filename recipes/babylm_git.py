@@ -92,6 +92,7 @@ def run(
         prepared.image_processor,
         max_length=args.max_length,
         ignore_padding=not args.train_on_padding,
+        learn_truncated_ends=True,  # code: labels are the input ids
     )
     trainer_class, options = CurriculumTrainer, {}
     if args.text_weight is not None:

@@ -18,7 +18,7 @@ from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments
 
 ROOT = Path(hf_curriculum.__file__).parent
 ORDER = [
-    *("names", "auto_classes", "columns", "rng", "config", "markdown", "html_table", "views", "provenance"),
+    *("names", "auto_classes", "words", "columns", "rng", "config", "markdown", "html_table", "views", "provenance"),
     *(
         "fingerprint",
         "parts",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hf_curriculum.config import parse_json, without_nan
+from hf_curriculum.config import IMAGE_SUFFIXES, parse_json, without_nan
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA
 
@@ -273,15 +273,13 @@ Epochs = Annotated[
 ]
 
 
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Files of a folder that are taken for images; a file that is named is read whatever its name."""
-
-
 def image_files(given: Iterable[Path], ids: bool) -> Iterator[Path]:
     """The files that are named, and the images of the folders; with `ids`, names of no file too."""
+    from hf_curriculum.data.images import list_images
+
     for path in given:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+            inside = list_images(path)
             if not inside:
                 raise ValueError(
                     f"The folder {path} holds no image ({', '.join(IMAGE_SUFFIXES)}). Name files, or another."

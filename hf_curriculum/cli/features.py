@@ -134,13 +134,14 @@ def _extract(
 ) -> RegionStore:
     """The store of the regions that a model finds in images."""
     from hf_curriculum.cli.common import model_of
+    from hf_curriculum.config import IMAGE_SUFFIXES
     from hf_curriculum.data.load import load_captioned
     from hf_curriculum.data.readers.folder import visible_files
-    from hf_curriculum.data.regions.extract import SUFFIXES, extract_regions
+    from hf_curriculum.data.regions.extract import extract_regions
     from hf_curriculum.data.regions.processor import RegionProcessor
 
     name, folder = model_of(model), Path(source)
-    plain = folder.is_dir() and {file.suffix.lower() for file in visible_files(folder)} <= {*SUFFIXES}
+    plain = folder.is_dir() and {file.suffix.lower() for file in visible_files(folder)} <= {*IMAGE_SUFFIXES}
     data = folder if plain else load_captioned(source, images=images)
     if not plain and (without := _without_images(data)):
         raise typer.BadParameter(

@@ -14,6 +14,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.data.caption_encoder import CaptionEncoder
 from hf_curriculum.data.identity import validate_same_image
 from hf_curriculum.data.image_inputs import FeatureInputs, ImageInputs, PixelInputs, RegionInputs
 from hf_curriculum.data.regions.base import Regions
@@ -29,9 +30,11 @@ class CaptionCollator:
     """Makes batches of images and captions for a captioner.
 
     Args:
-        tokenizer: a transformers tokenizer with a padding token.
+        tokenizer: a transformers tokenizer with a padding token. Captions get an end, and a beginning, where it writes
+            none (GPT-2's, Llama's): its `sep_token` or `eos_token`, its `cls_token` or `bos_token`.
         image_processor: see `PixelInputs`; None for stored features or regions, or for text alone (a text stage).
-        max_length: captions are truncated to this number of tokens, special ones included.
+        max_length: captions are truncated to this number of tokens, special ones included. That is counted
+            (`num_truncated`).
         image_column: the column of images, in any form `to_rgb` reads.
         caption_column: the column of captions.
         augment: called with the RGB image before the processor; returns an image or an array (`Augment`,
@@ -41,6 +44,8 @@ class CaptionCollator:
             compiled step meets few lengths. By default 8 with a GPU, else 1.
         ignore_padding: labels of padding are -100. False trains on padding too, as the BabyLM authors' code does, and
             pads to the longest caption alone.
+        learn_truncated_ends: whether the end of a truncated caption has a label, as in papers' released code: a model
+            learns to stop there, within a sentence. By default it has none.
         prefix: text before each caption that is not trained on, but counts in `max_length`: `"<image> "` for Flamingo.
         vision_features: instead of images, features of a frozen vision tower, by `image_id` (`cache_vision_features`);
             `image_processor` is then None.
@@ -61,10 +66,10 @@ class CaptionCollator:
         int64, the image of each row.
 
     Raises:
-        ValueError: the tokenizer cannot pad or lacks the prefix; `max_length` leaves nothing of a caption;
-            `pad_to_multiple_of` is not positive or would be trained on. Or a caption is empty, images or features of a
-            batch differ in size, or more than one of images, features and regions is given. Or an image has no
-            features or region, or `share_images` finds no images or no ids.
+        ValueError: the tokenizer cannot pad, has no end or beginning, or lacks the prefix; `max_length` leaves nothing
+            of a caption; `pad_to_multiple_of` is not positive or would be trained on. Or a caption is empty, images or
+            features of a batch differ in size, or more than one of images, features and regions is given. Or an image
+            has no features or region, or `share_images` finds no images or no ids.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
     Example:
@@ -93,6 +98,7 @@ class CaptionCollator:
         share_images: bool = False,
         encoder_decoder: bool = False,
         regions: Mapping[str, Regions] | RegionInputs | None = None,
+        learn_truncated_ends: bool = False,
     ) -> None:
         if tokenizer.pad_token_id is None:
             raise ValueError(
@@ -108,7 +114,8 @@ class CaptionCollator:
                 "`share_images=True` was given with neither an `image_processor` nor `vision_features` nor `regions`: "
                 "in batches of text alone there is nothing to share. Pass one of them, or leave `share_images` out."
             )
-        least = max(2, len(tokenizer(prefix)["input_ids"]) + 1)
+        self.encoder = CaptionEncoder(tokenizer, begins=not encoder_decoder)
+        least = max(2, len(self.encoder([prefix])[0][0]) + 1)
         if max_length < least:
             raise ValueError(
                 f"`max_length={max_length}` was given, which counts special tokens and the prefix: with this "
@@ -130,9 +137,11 @@ class CaptionCollator:
         self.prefix = prefix
         self.max_length = max_length
         self.ignore_padding = ignore_padding
+        self.learn_truncated_ends = learn_truncated_ends
         self.caption_column = caption_column
         self.num_unknown: int = 0
-        self._prefix_span = _prefix_positions(tokenizer, prefix) if prefix else range(0)
+        self.num_truncated: int = 0
+        self._prefix_span = _prefix_positions(self.encoder, prefix) if prefix else range(0)
 
     @property
     def image_processor(self) -> Any | None:
@@ -184,19 +193,16 @@ class CaptionCollator:
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The batch of prepared examples."""
-        tokens = self.tokenizer(
-            [item["caption"] for item in prepared],
-            padding=True,
-            truncation=True,
-            max_length=self.max_length,
-            return_attention_mask=True,
-            return_token_type_ids=False,
-            return_tensors="pt",
-        )
-        batch = self._padded({name: tokens[name] for name in ("input_ids", "attention_mask")})
+        ids, truncated = self.encoder([item["caption"] for item in prepared], self.max_length)
+        batch = self._padded(ids)
         batch["labels"] = batch["input_ids"].clone()
         # Positions are counted from the first token, wherever the padding is.
         positions = batch["attention_mask"].cumsum(-1) - 1
+        if any(truncated):
+            self._count_truncated(truncated, prepared)
+            if not self.learn_truncated_ends:
+                ends = [len(row) - was * len(self.encoder.after) for row, was in zip(ids, truncated, strict=True)]
+                batch["labels"][batch["attention_mask"].bool() & (positions >= torch.tensor(ends)[:, None])] = IGNORED
         if self.ignore_padding:
             batch["labels"][batch["attention_mask"] == 0] = IGNORED
             # After padding on the left the first token would be predicted from padding; otherwise it never is.
@@ -215,15 +221,17 @@ class CaptionCollator:
             batch = join([item["image"] for item in prepared]) | batch
         return batch
 
-    def _padded(self, text: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _padded(self, ids: list[list[int]]) -> dict[str, torch.Tensor]:
         """Text (B, T) with a multiple of `pad_to_multiple_of` columns, or `max_length`."""
-        width = text["input_ids"].shape[1]
-        more = min(-width % self.pad_to_multiple_of, max(0, self.max_length - width))
-        if not more:
-            return text
-        sides = (more, 0) if self.tokenizer.padding_side == "left" else (0, more)
-        fill = {"input_ids": self.tokenizer.pad_token_id, "attention_mask": 0}
-        return {name: torch.nn.functional.pad(part, sides, value=fill[name]) for name, part in text.items()}
+        width = max(map(len, ids))
+        width += min(-width % self.pad_to_multiple_of, max(0, self.max_length - width))
+        left, pad = self.tokenizer.padding_side == "left", self.tokenizer.pad_token_id
+        tokens = torch.full((len(ids), width), pad)
+        mask = torch.zeros_like(tokens)
+        for row, own in enumerate(ids):
+            part = slice(width - len(own), width) if left else slice(len(own))
+            tokens[row, part], mask[row, part] = torch.tensor(own), 1
+        return {"input_ids": tokens, "attention_mask": mask}
 
     def _shared(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The inputs of each distinct image, and `image_index`, which of them each row has."""
@@ -236,6 +244,20 @@ class CaptionCollator:
             )
         drawn = self.image_inputs.without_augmentation()
         return drawn.batch(firsts) | {"image_index": torch.tensor(index)}
+
+    def _count_truncated(self, truncated: list[bool], prepared: list[dict[str, Any]]) -> None:
+        """Counts captions that are longer than `max_length`, and warns of the first."""
+        if not self.num_truncated:
+            logger.warning(
+                "A caption has more than max_length=%d tokens, and is truncated: %r. Such captions are counted in "
+                "each process (`num_truncated`). %s",
+                self.max_length,
+                prepared[truncated.index(True)]["caption"][:200],
+                "With learn_truncated_ends=True a model learns to stop there."
+                if self.learn_truncated_ends
+                else "Their end has no label, because a model would learn to stop there.",
+            )
+        self.num_truncated += sum(truncated)
 
     def _count_unknown(self, labels: torch.Tensor, captions: list[str]) -> None:
         """Counts captions none of whose labels (B, T) is a known word, and warns of the first."""
@@ -286,10 +308,10 @@ def _image_inputs(
     return None if image_processor is None else PixelInputs(image_processor, augment, image_column)
 
 
-def _prefix_positions(tokenizer: Any, prefix: str) -> range:
+def _prefix_positions(encoder: CaptionEncoder, prefix: str) -> range:
     """Positions of the prefix's tokens in a caption, special tokens before them counted."""
     # Many tokenizers make a space part of the word after it: one at the prefix's end belongs to the caption.
-    text = prefix.rstrip()
+    text, tokenizer = prefix.rstrip(), encoder.tokenizer
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     if not tokens or tokenizer.unk_token_id in tokens:
         raise ValueError(
@@ -297,9 +319,7 @@ def _prefix_positions(tokenizer: Any, prefix: str) -> range:
             f"{prefix!r}`, so the prefix would say nothing. Add its words first, `<image>` with "
             "`hf_curriculum.models.flamingo.build.add_image_token(tokenizer)`."
         )
-    whole = tokenizer(text)["input_ids"]
-    start = next(place for place in range(len(whole)) if whole[place : place + len(tokens)] == tokens)
-    return range(start, start + len(tokens))
+    return range(len(encoder.before), len(encoder.before) + len(tokens))
 
 
 class Augment:

@@ -5,6 +5,7 @@ Digests and verdicts are kept in the cache of `datasets`, so that a file is read
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import multiprocessing
@@ -20,7 +21,6 @@ from typing import Any
 
 import datasets
 import numpy as np
-import PIL
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Image, LargeList, List, Value, concatenate_datasets
@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.config import digest, read_json, special_file, write_atomically
-from hf_curriculum.data.images import MAX_PIXELS, UnreadableImageError, to_rgb
+from hf_curriculum.data.images import MAX_PIXELS, UnreadableImageError, decoding_settings, to_rgb
 from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.text import write_arrow
 from hf_curriculum.provenance import replace_table
@@ -256,19 +256,19 @@ def drop_unreadable_images(
     max_pixels: int = MAX_PIXELS,
 ) -> dict[str, Dataset]:
     """The splits without the rows one of whose images cannot be decoded."""
-    kept, unreadable = dict(splits), {}
+    kept, unreadable, settings = dict(splits), {}, decoding_settings()
     for split, dataset in splits.items():
         files = stored_files(dataset, column)
         if files is None:
             of_rows = [list(map(image_key, images)) for images in _stored_in_rows(dataset, column)]
             keys = [key for row in of_rows for key in row]
             stamps = (f"{key}\0{_stamp(key)}\n" for key in dict.fromkeys(keys))
-            known = _cached(digest(f"{PIL.__version__} {max_pixels}\n", *stamps, size=12), _VERDICTS)
+            known = _cached(digest(f"{settings} {max_pixels}\n", *stamps, size=12), _VERDICTS)
             reasons = _verdicts(known, _distinct(keys, stored_images(dataset, column)), num_proc, max_pixels)
         else:
             reasons = {}
             for file in files:
-                known = file.cached(_VERDICTS, "readable", PIL.__version__, max_pixels)
+                known = file.cached(_VERDICTS, "readable", settings, max_pixels)
                 reasons |= _verdicts(known, file.distinct(), num_proc, max_pixels)
         if not reasons:
             continue
@@ -323,9 +323,17 @@ def _distinct(keys: Iterable[str], images: Iterable[Stored | None]) -> Iterator[
 def _verdicts(
     known: Path, distinct: Iterator[tuple[str, Stored | None]], num_proc: int | None, max_pixels: int
 ) -> dict[str, str]:
-    """Key → reason of the images that cannot be decoded, from a file where they were decoded before."""
+    """Key → reason of the images that cannot be decoded, from a file where they were decoded before.
+
+    In the file a reason is None where the next time may be another: what a server or the system said is no verdict.
+    """
+    lasting: dict[str, str | None] = {}
     if known.is_file():
-        return read_json(known, "Delete it: the images are then checked again.")
+        lasting = read_json(known, "Delete it: the images are then checked again.")
+        again = {key for key, reason in lasting.items() if reason is None}
+        if not again:
+            return lasting
+        distinct = (item for item in distinct if item[0] in again)
     decode = partial(_verdict, max_pixels=max_pixels)
     few = list(islice(distinct, _FEW))
     several = (num_proc or 1) > 1 and len(few) == _FEW
@@ -333,19 +341,22 @@ def _verdicts(
         images = chain(few, distinct)
         decoded = map(decode, images) if pool is None else pool.imap(decode, images, chunksize=16)
         found = tqdm(decoded, "Checking images", delay=2, disable=None)
-        reasons = {key: reason for key, reason in found if reason is not None}
-    write_atomically(known, json.dumps(reasons))
-    return reasons
+        checked = {key: (reason, lasts) for key, reason, lasts in found if reason is not None}
+    lasting = {key: reason for key, reason in lasting.items() if reason is not None}
+    stored = {key: reason if lasts else None for key, (reason, lasts) in checked.items()}
+    write_atomically(known, json.dumps(lasting | stored))
+    return lasting | {key: reason for key, (reason, _) in checked.items()}
 
 
-def _verdict(item: tuple[str, Stored | None], max_pixels: int) -> tuple[str, str | None]:
-    """Key and reason of an image that cannot be decoded; key and None of one that can."""
+def _verdict(item: tuple[str, Stored | None], max_pixels: int) -> tuple[str, str | None, bool]:
+    """An image's key, the reason why it cannot be decoded or None, and whether that is a property of the file."""
     key, image = item
     try:
         to_rgb(image, name=(image or {}).get("path") or f"the image {key or 'of a row'}", max_pixels=max_pixels)
     except UnreadableImageError as error:
-        return key, str(error)
-    return key, None
+        code = getattr(error.__cause__, "errno", None)  # of the system; Pillow's own errors have none
+        return key, str(error), code in (None, errno.ENOENT) and "://" not in key
+    return key, None, True
 
 
 def _report(reasons: list[str], rows: int, log: Path) -> None:

@@ -6,15 +6,19 @@ import io
 import struct
 import warnings
 import zlib
+from collections.abc import Mapping
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-from PIL import Image, ImageChops, ImageOps
+import PIL
+from PIL import Image, ImageChops, ImageFile, ImageOps, PngImagePlugin, features
 from PIL.ExifTags import Base
 
-from hf_curriculum.config import special_file
+from hf_curriculum.config import IMAGE_SUFFIXES, special_file
+from hf_curriculum.data.left_out import LeftOut
 
 # What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
 DECODING_ERRORS: tuple[type[BaseException], ...] = (
@@ -41,6 +45,30 @@ MAX_PIXELS = 100_000_000
 """Pixels of the largest image that is decoded: 300 MB as RGB. A few kilobytes may claim any number."""
 
 
+def decoding_settings() -> str:
+    """What decides, besides a file, whether it can be decoded: Pillow, its libraries and plugins, and its limits."""
+    Image.init()
+    libraries = {name: features.version(name) for name in ("jpg", "jpg_2000", "zlib", "libtiff", "webp")}
+    limits = (
+        Image.MAX_IMAGE_PIXELS,
+        ImageFile.LOAD_TRUNCATED_IMAGES,
+        PngImagePlugin.MAX_TEXT_CHUNK,
+        PngImagePlugin.MAX_TEXT_MEMORY,
+    )
+    return repr((PIL.__version__, libraries, sorted(Image.OPEN), limits))
+
+
+def list_images(folder: Path, pattern: str = "*") -> list[Path]:
+    """The images of a folder by their endings, sorted; its other files are counted by theirs, hidden ones left out."""
+    files = sorted(file for file in folder.glob(pattern) if not (file.is_dir() or file.name.startswith(".")))
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    left_out = LeftOut()
+    for file in set(files).difference(images):
+        left_out.add(f"files *{file.suffix.lower()} (no images)", example=file.name)
+    left_out.report(folder, ())
+    return images
+
+
 class UnreadableImageError(ValueError):
     """An image that cannot be decoded. The message names it and says why."""
 
@@ -51,7 +79,9 @@ def to_rgb(
     """The image as an upright eight-bit RGB image; a JPEG decoded at a scale that leaves sides of `draft` or more."""
     name = name or _name(image)
     try:
-        return _flatten(_upright(_open(image, name, max_pixels, draft)), name)
+        opened = _open(image, name, max_pixels, draft)
+        tags = opened.tag_v2 if opened.format == "TIFF" else {}
+        return _flatten(_upright(opened), name, tags)
     except UnreadableImageError:
         raise
     except FileNotFoundError as error:
@@ -165,16 +195,33 @@ def _upright(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(image)
 
 
-def _flatten(image: Image.Image, name: str) -> Image.Image:
+def _flatten(image: Image.Image, name: str, tags: Mapping[int, Any]) -> Image.Image:
     if image.mode in WIDE_MODES:
         values = np.asarray(image)
         if image.mode == "I" and image.format == "PNG":  # PNG has no 32 bits: older Pillow opens 16-bit files so
             values = values.astype(np.uint16)
-        return Image.fromarray(_to_bytes(values, name, stretch=True)).convert("RGB")
+        grey = _to_bytes(_tiff_values(values, tags) if tags else values, name, stretch=True)
+        key = image.info.get("transparency")
+        if isinstance(key, int):
+            grey = np.where(values == key, np.uint8(255), grey)
+        return Image.fromarray(grey).convert("RGB")
     if image.mode in ALPHA_MODES or "transparency" in image.info:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _tiff_values(values: np.ndarray, tags: Mapping[int, Any]) -> np.ndarray:
+    """Numbers wider than a byte as a TIFF means them: Pillow reads their bits alone."""
+    if values.dtype.kind == "i" and tags.get(Base.SampleFormat, (1,))[0] == 1:
+        values = values.view(np.uint32)
+    if values.dtype.kind != "u":
+        return values
+    bits = tags.get(Base.BitsPerSample, (16,))[0]
+    top = (1 << bits) - 1
+    if tags.get(Base.PhotometricInterpretation) == 0:  # 0 is white
+        values = top - values
+    return values if bits >= 16 else np.round(values * (65535 / top)).astype(np.uint16)
 
 
 def _from_array(values: np.ndarray, name: str) -> Image.Image:

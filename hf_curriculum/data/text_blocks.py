@@ -15,6 +15,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
+from hf_curriculum.data.caption_encoder import CaptionEncoder
 from hf_curriculum.data.text import cached_arrow
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _LINES, _BLOCKS = 1000, 512
 def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: str = CAPTION) -> Dataset:
     """All texts as one sequence of tokens, split into blocks of `size`; an incomplete last block is dropped.
 
-    Every text keeps its special tokens (`[CLS] text [SEP]`), so a model sees where one ends. The blocks are written
+    Every text has its special tokens (`[CLS] text [SEP]`), so a model sees where one ends. The blocks are written
     once to the cache of `datasets`, two bytes a token for vocabularies up to 65,536, and memory-mapped.
 
     Args:
@@ -52,7 +53,7 @@ def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: st
     kind = pa.uint16() if len(tokenizer) <= 1 << 16 else pa.int32()
     schema = pa.schema({INPUT_IDS: pa.list_(kind)})
     vocabulary = digest(tokenizer.backend_tokenizer.to_str(), size=12)
-    facts = ["blocks", 1, dataset._fingerprint, column, vocabulary, size]
+    facts = ["blocks", 2, dataset._fingerprint, column, vocabulary, size]
     blocks = cached_arrow(facts, lambda: _block_batches(dataset, tokenizer, size, column, kind), schema)
     if not len(blocks):
         raise ValueError(
@@ -65,9 +66,9 @@ def text_blocks(dataset: Dataset, tokenizer: Any, size: int = 128, *, column: st
 def _block_batches(
     dataset: Dataset, tokenizer: Any, size: int, column: str, kind: pa.DataType
 ) -> Iterator[pa.RecordBatch]:
-    pending, held = [], 0
+    encoder, pending, held = CaptionEncoder(tokenizer, begins=False), [], 0
     for batch in dataset.select_columns([column]).iter(_LINES):
-        ids = tokenizer(batch[column], add_special_tokens=True, return_attention_mask=False)[INPUT_IDS]
+        ids, _ = encoder(batch[column])
         pending += [np.asarray(line, dtype=np.int32) for line in ids]
         held += sum(map(len, ids))
         if held >= size * _BLOCKS:

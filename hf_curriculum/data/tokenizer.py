@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+import regex
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hf_curriculum.columns import CAPTION, TOKENS, require_columns
+from hf_curriculum.words import compose
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, IterableDataset
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 _BATCH = 1000
+_FEW_MARKS = 0.01
 _BERT_LAYOUT_FROM = 10_000
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = ("[PAD]", *(f"[unused{number}]" for number in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -46,7 +49,8 @@ def train_wordpiece(
     Args:
         texts: the training text: strings, or a data set with a text column.
         vocab_size: most entries, special ones included; text with fewer frequent pieces gives fewer.
-        lowercase: lower case, and accents removed, as in uncased BERT.
+        lowercase: lower case, and accents removed, as in uncased BERT. That removes vowels of Hindi, Arabic, Hebrew or
+            Thai too, which is warned of: False keeps them.
         min_frequency: how often two neighbours must occur to become one piece.
         layout: `"bert"` puts the special tokens where bert-base-uncased has them, [PAD] 0, [UNK] 100, [CLS] 101, [SEP]
             102, [MASK] 103, with [unused] entries between; `"compact"` puts them at 0 to 4. By default BERT's from
@@ -83,6 +87,14 @@ def train_wordpiece(
         raise ValueError(
             "The training text holds no words, so there is nothing to learn a vocabulary from. Check that `texts` "
             "is not empty and that no earlier reader has used it up."
+        )
+    if (lost := words.without_marks.total()) > _FEW_MARKS * words.counts.total():
+        logger.warning(
+            "%s words, such as %r, lose marks: lowercase=True removes accents as uncased BERT does, and with them "
+            "vowels of this language. Different words become one, and captions are written without. Pass "
+            "lowercase=False.",
+            f"{lost:,}",
+            words.without_marks.most_common(1)[0][0],
         )
     if len(special) + len(characters) > vocab_size:
         raise ValueError(
@@ -167,6 +179,8 @@ def _wrap(vocabulary: dict[str, int], lowercase: bool, max_length: int) -> PreTr
 
 _REMOVED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 """White space for `str.split` that BERT's normaliser removes."""
+_MARK = regex.compile(r"\p{Mn}")
+"""What BERT's lower case removes, after composing: vowels of Hindi, Arabic or Thai, and no accent of French."""
 _MOST_STRETCHES = 1 << 20
 _PER_LINE = 4096
 
@@ -180,6 +194,7 @@ class DistinctWords:
     def __init__(self, batches: Iterable[list[str]], lowercase: bool) -> None:
         self.lowercase = lowercase
         self.counts: Counter[str] = Counter()
+        self.without_marks: Counter[str] = Counter()
         self._normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         self._splitter = pre_tokenizers.BertPreTokenizer()
         stretches: Counter[str] = Counter()
@@ -196,6 +211,8 @@ class DistinctWords:
             if stretch.isascii() and stretch.isalnum():  # most text: one word, and nothing to normalise but its case
                 counts[stretch.lower() if lowercase else stretch] += count
                 continue
+            if lowercase and _MARK.search(compose(stretch)):
+                self.without_marks[stretch] += count
             for word, _ in self._splitter.pre_tokenize_str(self._normalizer.normalize_str(stretch)):
                 counts[word] += count
 
@@ -310,7 +327,7 @@ def _words(text: str) -> list[str]:
 
 def _word_normalizer() -> normalizers.Normalizer:
     punctuation = Regex("[!-/:-@\\[-`{-~]")
-    return normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(punctuation, "")])
+    return normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase(), normalizers.Replace(punctuation, "")])
 
 
 def _log_coverage(captions: list[list[str]], counts: Counter[str], known: set[str]) -> None:

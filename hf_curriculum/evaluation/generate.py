@@ -15,7 +15,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.collators import CaptionCollator
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
-from hf_curriculum.models.base import evaluation_mode, image_placeholder
+from hf_curriculum.models.base import evaluation_mode, image_placeholder, warn_of_other_end
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -93,6 +93,8 @@ def generate_captions(
     )
     inputs.validate(dataset, "the data set")
     rows = dataset.with_format(None).select_columns(list(inputs.columns))
+    if isinstance(processor, CaptionCollator):
+        warn_of_other_end(model, processor.encoder)
     weight = next(model.parameters())
     options = {"do_sample": False, **options, "max_new_tokens": longest, "num_beams": num_beams}
     captions: list[str] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
@@ -14,8 +13,7 @@ from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.scorers.text.nouns import NOUN_TAGS
 from hf_curriculum.scorers.text.taggers import Tagger, resolve_tagger, tokenize_sentence
-
-_WORDS = re.compile(r"[^\W_]+")
+from hf_curriculum.words import words_of
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def _prepare(
         )
 
     def spell(text: str) -> str:
-        words = _WORDS.findall(text.lower())
+        words = words_of(text.lower())
         return f" {' '.join(map(normalise, words) if normalise else words)} "
 
     # Sorted: sums of floats then come out the same in every process, whatever the hash seed.

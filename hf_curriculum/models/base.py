@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import nn
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils import ModelOutput
@@ -18,6 +19,8 @@ from transformers.utils.deprecation import deprecate_kwarg
 
 from hf_curriculum.models.on_host import known, known_or_read, note
 from hf_curriculum.models.packed_loss import ExampleTerms, needs_no_logits, relevant_tokens, token_loss
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 CACHE_NAME = "cache" if hasattr(BaseModelOutputWithPast, "cache") else "past_key_values"
 """What the installed `transformers` calls a cache in arguments and outputs: `past_key_values` before 5.24."""
@@ -174,6 +177,50 @@ def generation_setting(name: str, *sources: Any) -> Any:
     """A setting of generation: that of the first of `sources`, dicts or configurations, that has it."""
     values = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
     return next((value for value in values if value is not None), None)
+
+
+def validate_vocabulary(model: nn.Module, tokenizer: Any, name: str = "The collator's tokenizer") -> None:
+    """Raises a `ValueError` where a tokenizer has ids that are not in the table of a model's words."""
+    try:
+        words = model.get_input_embeddings() if isinstance(model, PreTrainedModel) else None
+    except NotImplementedError:  # a CLIP's, for example
+        return
+    if not isinstance(words, nn.Embedding):
+        return
+    size = words.num_embeddings + getattr(words, "num_additional_embeddings", 0)
+    last = max(tokenizer.get_vocab().items(), key=lambda item: item[1], default=("", -1))
+    if last[1] >= size:
+        raise ValueError(
+            f"{name} ({type(tokenizer).__name__}) has {len(tokenizer):,} entries, up to {last[0]!r} with the id "
+            f"{last[1]:,}, and the {type(model).__name__} {size:,}: a text with such an entry would end in an "
+            "IndexError. Give the tokenizer of this model, or call `model.resize_token_embeddings(len(tokenizer))`."
+        )
+
+
+def generation_ends(model: nn.Module) -> set[int]:
+    """The ids at which a model's `generate` stops; none where it says none."""
+    config = getattr(model, "config", None)
+    if getattr(config, "model_type", None) == "blip":  # its `generate` stops there, whatever its settings say
+        ends = config.text_config.sep_token_id
+    else:
+        ends = generation_setting("eos_token_id", getattr(model, "generation_config", None))
+    return set(ends if isinstance(ends, list) else () if ends is None else (ends,))
+
+
+def warn_of_other_end(model: nn.Module, encoder: Any) -> None:
+    """Warns where captions as `encoder` writes them end otherwise than generation does: none would stop."""
+    if not hasattr(model, "generation_config") or encoder.end in (ends := generation_ends(model)):
+        return
+    token = encoder.tokenizer.convert_ids_to_tokens(encoder.end)
+    logger.warning(
+        "Captions end with %r (id %d), and the %s stops at %s: what it writes goes on until max_new_tokens. Set "
+        "`model.generation_config.eos_token_id = %d`, or use the tokenizer that the model was made with.",
+        token,
+        encoder.end,
+        type(model).__name__,
+        f"the ids {sorted(ends)}" if ends else "no token",
+        encoder.end,
+    )
 
 
 def prompt_mask(prompts: torch.Tensor, *sources: Any) -> torch.Tensor | None:

@@ -21,6 +21,7 @@ from hf_curriculum.data.conversations import ConversationError, Part, Turns, is_
 from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.parts import launched_here
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, validate_choice
+from hf_curriculum.words import warn_about_words
 
 if TYPE_CHECKING:
     import torch
@@ -292,6 +293,12 @@ class Scorer(Component):
             message = "`%s`: %d of %d conversations cannot be read (NaN). The first, %s."
             logger.warning(message, self.name, len(failed), len(texts), failed[0])
         return readable_captions(texts, column)
+
+    def look_at_words(self, texts: Sequence[str]) -> None:
+        """Warns once of texts in which a count of words finds others than they have."""
+        if not hasattr(self, "_words_checked"):
+            self._words_checked = True
+            warn_about_words(texts, type(self).__name__)
 
     def _said(self, row: int, cell: object, failed: list[str]) -> str | None:
         try:

@@ -135,6 +135,7 @@ class Concreteness(CaptionScorer):
         pairs, start, count = array("q"), 0, int(images.max()) + 1
         for batch in corpus_batches(dataset, self.columns, "Concreteness"):
             captions, mask = self.read_texts(batch[self.column], self.column)
+            self.look_at_words(captions)
             of_rows = images[start : start + len(mask)][mask].tolist()
             start += len(mask)
             for image, caption in zip(of_rows, captions, strict=True):

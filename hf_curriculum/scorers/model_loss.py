@@ -55,7 +55,8 @@ class ModelLoss(PairScorer):
     all messages before it.
 
     **A captioner** (this library's own, `transformers`' GIT, BLIP and `VisionEncoderDecoderModel`) reads captions. The
-    model's tokenizer makes a caption's tokens, special ones included. The first (such as `[CLS]`, or BLIP's `[DEC]`)
+    model's tokenizer makes a caption's tokens, special ones included; an end and a beginning are added where it writes
+    none, as `CaptionCollator` adds them. The first (such as `[CLS]`, or BLIP's `[DEC]`)
     starts the caption and is not scored; the end token is. Encoder-decoders start from their `decoder_start_token_id`
     and every token is scored. Flamingo's captions begin with `<image>`, which is not scored but counts in
     `max_length`. It is the models' training loss, with padding masked and without label smoothing.
@@ -204,6 +205,7 @@ class ModelLoss(PairScorer):
     def _load_captioner(self, device: torch.device) -> LoadedCaptioner:
         from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, VisionEncoderDecoderModel
 
+        from hf_curriculum.models.base import validate_vocabulary
         from hf_curriculum.models.captioner import image_text
 
         where, revision = (self.model, self.revision) if self.processor is None else (self.processor, None)
@@ -212,6 +214,7 @@ class ModelLoss(PairScorer):
         cls = VisionEncoderDecoderModel if kind == "vision-encoder-decoder" else AutoModelForImageTextToText
         model = load_model(cls, self.model, self.revision, dtype=self.dtype).to(device)
         self._validate_kind(model)
+        validate_vocabulary(model, tokenizer, f"The tokenizer of {where!r}")
         text = model.config.get_text_config(decoder=True)
         positions = getattr(text, "max_position_embeddings", None) or self.max_length
         before, inputs = image_text(model, tokenizer), self._inputs(model, where, revision)

@@ -164,7 +164,9 @@ class PairScorer(Scorer):
         return image.shape
 
     def _tokens(self, captions: list[str], loaded: Any) -> list[list[int]]:
-        captions = [loaded.prefix + caption for caption in captions]
-        lengths = [len(ids) for ids in loaded.tokenizer(captions, verbose=False)["input_ids"]]
-        report_truncated(self, sum(length > loaded.limit for length in lengths), len(lengths), loaded.limit)
-        return loaded.tokenizer(captions, truncation=True, max_length=loaded.limit)["input_ids"]
+        from hf_curriculum.data.caption_encoder import CaptionEncoder
+
+        encoder = CaptionEncoder(loaded.tokenizer, begins=not loaded.model.config.is_encoder_decoder)
+        tokens, truncated = encoder([loaded.prefix + caption for caption in captions], loaded.limit)
+        report_truncated(self, sum(truncated), len(tokens), loaded.limit)
+        return tokens

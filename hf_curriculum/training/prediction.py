@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer
 from transformers.modeling_utils import unwrap_model
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from hf_curriculum.config import digest
 from hf_curriculum.data.seeding import IndexedDataset, forked_generators
@@ -141,6 +142,7 @@ def try_first_batch(trainer: Any) -> None:
         return
     batch = {name: value for name, value in batch.items() if name not in _ADDED}
     validate_decoder_inputs(trainer.model, batch)
+    validate_smoothing(trainer, batch)
     decides = trainer.curriculum.signal == "losses" and not has_losses_of_pairs(trainer)
     if decides or (trainer._weighting.is_used and trainer.has_own_losses):
         with evaluation_model(trainer) as model:
@@ -225,6 +227,33 @@ def validate_decoder_inputs(model: nn.Module, batch: Mapping[str, Any]) -> None:
             "`input_ids` and `attention_mask` of the caption would be taken for the image encoder's. Use "
             "CaptionCollator(..., encoder_decoder=True), or leave the two out of your collator's batch."
         )
+
+
+def validate_smoothing(trainer: Any, batch: Mapping[str, Any]) -> None:
+    """Refuses `label_smoothing_factor` where `Trainer` compares each token's logits with that token, or with no token.
+
+    It moves labels to the logits that predict them for the classes of causal language models that it knows by name.
+    """
+    model, labels = base_model(trainer.model), batch.get("labels")
+    is_text = isinstance(labels, torch.Tensor) and labels.ndim == 2 and not labels.is_floating_point()
+    shifts = getattr(model, "loss_type", None) in ("ForCausalLM", "ForConditionalGeneration") and _predicts_next(model)
+    smooths = trainer.label_smoother is not None and trainer.compute_loss_func is None
+    if not (smooths and is_text and shifts) or type(model).__module__.startswith("hf_curriculum."):
+        return
+    if type(model).__name__ not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        why = "compares each token with the logits that were computed from it, which trains copying"
+    else:
+        with evaluation_model(trainer) as evaluated:
+            inputs = {name: value for name, value in batch.items() if name != "labels"}
+            logits = evaluated(**trainer._prepare_inputs(inputs)).logits
+        if logits.shape[1] == labels.shape[1]:
+            return
+        why = f"has {labels.shape[1]} labels a row for {logits.shape[1]} logits, which include the image's"
+    raise ValueError(
+        f"label_smoothing_factor={trainer.args.label_smoothing_factor} was given with a {type(model).__name__}, which "
+        f"predicts the next token: the smoothed loss of `Trainer` {why}. Leave it out, or train a captioner of this "
+        "library (`hf_curriculum.models.git.build.git_from_stock` converts a GIT)."
+    )
 
 
 SCORING = "Scoring"

@@ -36,6 +36,7 @@ from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs
 from hf_curriculum.data.seeding import IndexedCollator
 from hf_curriculum.fingerprint import share_trained_on
+from hf_curriculum.models.base import validate_vocabulary, warn_of_other_end
 from hf_curriculum.planning.batches import ByImage
 from hf_curriculum.planning.curriculum import Curriculum, WrappingCurriculum
 from hf_curriculum.planning.deciding import metric_name
@@ -423,8 +424,13 @@ def validate_captions(trainer: Any) -> None:
         if isinstance(inputs, ImageInputs) and isinstance(data, Dataset) and IMAGE_ID in data.column_names:
             inputs.validate(data, name, trainer.plan.ranking.order if name == "train_dataset" else None)
     model, tokenizer = base_model(trainer.model), getattr(collator, "tokenizer", None)
-    if tokenizer is None or not hasattr(getattr(model, "config", None), "region_feature_size"):
-        return  # others may have more words than they are given, or other ids for generation
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        return
+    if not hasattr(getattr(model, "config", None), "region_feature_size"):
+        validate_vocabulary(model, tokenizer)
+        if hasattr(collator, "encoder"):
+            warn_of_other_end(model, collator.encoder)
+        return
     tokens = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
     read, written = ({name: getattr(one, name, None) for name in tokens} for one in (model.config, tokenizer))
     differ = [name for name in tokens if None not in (read[name], written[name]) and read[name] != written[name]]

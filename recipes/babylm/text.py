@@ -58,7 +58,11 @@ def text_rows(args: BabyLMArguments, prepared: Prepared) -> tuple[Any, Any, Any]
         held_out = held_out.select(range(min(args.text_eval, len(held_out)))) if args.text_eval else None
     if args.text_blocks is None:
         collator = CaptionCollator(
-            tokenizer, None, max_length=args.text_max_length, ignore_padding=not args.train_on_padding
+            tokenizer,
+            None,
+            max_length=args.text_max_length,
+            ignore_padding=not args.train_on_padding,
+            learn_truncated_ends=True,  # code: labels are the input ids
         )
         return lines["train"], held_out, collator
     blocks = [part and text_blocks(part, tokenizer, args.text_blocks) for part in (lines["train"], held_out)]

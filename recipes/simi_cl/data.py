@@ -54,6 +54,7 @@ class Prepared:
             regions=self.regions,
             max_length=self.tokenizer.model_max_length,
             share_images=share_images,
+            learn_truncated_ends=True,  # code: a 0 follows the sixteenth word
         )
 
     @property

@@ -27,6 +27,7 @@ from hf_curriculum import (
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import digest
 from hf_curriculum.data.grouping import one_row_per_image
+from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.text import load_text
 from hf_curriculum.data.tokenizer import train_word_tokenizer
 from hf_curriculum.names import SCORERS
@@ -82,7 +83,7 @@ def add_region_probabilities(rows: Dataset) -> Dataset:
     scale = towers.model.logit_scale.exp()
     found: dict[str, list[list[float]]] = {}
     for image in one_row_per_image(rows).select_columns([IMAGE_ID, IMAGE]):
-        parts = torch.stack([towers.pixels(part) for part in _parts(image[IMAGE].convert("RGB"))])
+        parts = torch.stack([towers.pixels(part) for part in _parts(to_rgb(image[IMAGE]))])
         seen = torch.nn.functional.normalize(towers.encode_image(parts), dim=-1)  # (10, D)
         found[image[IMAGE_ID]] = (scale * seen @ names.T).softmax(-1).cpu().tolist()
     column = [found[image_id] for image_id in rows[IMAGE_ID]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from vlm.data import COMPLETION, PROMPT, text_of_message
 
 from hf_curriculum.columns import IMAGES
 from hf_curriculum.models.base import evaluation_mode
+from hf_curriculum.words import words_of
 
 _AT_ONCE = 64
 
@@ -57,7 +57,7 @@ def _shown(cell: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def normalised(text: str) -> str:
     """An answer without capitals, punctuation and spare white space."""
-    return " ".join(re.sub(r"[^\w\s]", " ", text.lower()).split())
+    return " ".join(words_of(text.lower()))
 
 
 def kinds_of(rows: Dataset) -> list[str]:

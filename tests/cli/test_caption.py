@@ -103,7 +103,7 @@ def test_mistakes(photos, tmp_path):
         (run / "model" / "config.json").write_text("{}")
     for words, status, message in (
         ((tiny_models.git(), tmp_path / "gone.png"), 1, "There is no image"),
-        ((tiny_models.git(), tmp_path / "none"), 1, "holds no image (.bmp, "),
+        ((tiny_models.git(), tmp_path / "none"), 1, "holds no image (.avif, "),
         ((tiny_models.gpt2(), photos), 1, "no model that writes text to images"),
         ((tiny_models.git(), photos, "--beams", "0"), 2, "greater than or equal to 1"),
         ((tiny_models.git(),), 2, "Missing argument"),

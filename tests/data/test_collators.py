@@ -110,7 +110,7 @@ class TestBatch:
     def test_a_length_that_leaves_nothing_of_a_caption(self, prefix, given, least):
         with pytest.raises(ValueError, match=rf"`max_length={given}` was given.*Pass {least} or more"):
             CaptionCollator(tokenizer(), None, max_length=given, prefix=prefix)
-        labels = CaptionCollator(tokenizer(), None, max_length=least, prefix=prefix)(examples("dog runs"))["labels"]
+        labels = CaptionCollator(tokenizer(), None, max_length=least, prefix=prefix)(examples("dog"))["labels"]
         assert labels[0, -2:].tolist() == [5, 3]
 
     def test_words_that_hold_the_space_before_them_are_learnt_behind_a_prefix(self):
@@ -118,9 +118,11 @@ class TestBatch:
         merges = [("d", "o"), ("do", "g"), ("Ġ", "dog")]
         model = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, merges))
         model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        of_bytes = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>")
-        labels = CaptionCollator(of_bytes, None, prefix="a: ")(examples("dog"))["labels"]
-        assert labels.tolist() == [[-100, -100, pieces.index("Ġdog")]]
+        ends = dict.fromkeys(("pad_token", "bos_token", "eos_token"), "<pad>")
+        of_bytes = PreTrainedTokenizerFast(tokenizer_object=model, **ends)
+        batch = CaptionCollator(of_bytes, None, prefix="a: ")(examples("dog"))
+        assert batch["labels"].tolist() == [[256, -100, -100, pieces.index("Ġdog"), 256]]
+        assert batch["input_ids"].tolist() == [[256, pieces.index("a"), pieces.index(":"), pieces.index("Ġdog"), 256]]
 
     def test_captions_in_any_script(self, collator):
         assert collator(examples("犬", "🐕", "كلب"))["input_ids"][:, 1].tolist() == [7, 8, 9]
@@ -345,16 +347,15 @@ def test_what_a_tokenizer_is_given():
             return words(text, **options)
 
     CaptionCollator(Recorded(), None, max_length=7)(examples("a dog"))
-    options = {"padding": True, "truncation": True, "max_length": 7, "return_attention_mask": True}
-    assert given[-1] == (["a dog"], {**options, "return_token_type_ids": False, "return_tensors": "pt"})
+    assert given[-1] == (["a dog"], {"add_special_tokens": False, "verbose": False})
 
 
-def test_two_tokens_are_the_least_of_any_tokenizer():
+def test_two_tokens_are_the_least_of_an_encoder_decoder():
     model = Tokenizer(models.WordLevel({"a": 0, "[PAD]": 1}, unk_token="[PAD]"))
-    plain = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="[PAD]")
-    assert CaptionCollator(plain, None, max_length=2).max_length == 2
+    plain = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="[PAD]", eos_token="[PAD]")
+    assert CaptionCollator(plain, None, max_length=2, encoder_decoder=True).max_length == 2
     with pytest.raises(ValueError, match=r"`max_length=1` was given.*Pass 2 or more"):
-        CaptionCollator(plain, None, max_length=1)
+        CaptionCollator(plain, None, max_length=1, encoder_decoder=True)
 
 
 @pytest.mark.parametrize("prefix", ["  ", "zebra"])

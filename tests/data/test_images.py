@@ -1,13 +1,15 @@
 import io
 import random
+import struct
 import warnings
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageChops, ImageOps
 
-from hf_curriculum.data.images import UnreadableImageError, image_size, open_header, to_rgb
+from hf_curriculum.data.images import UnreadableImageError, image_size, list_images, open_header, to_rgb
 
 
 def encoded(image, kind, **options):
@@ -303,3 +305,65 @@ def test_the_size_of_an_image_in_every_form(tmp_path):
     assert image_size(cut) == (60, 40)
     for nothing in (None, {"bytes": None, "path": None}, b"none", str(tmp_path / "gone"), np.zeros((2, 2, 9, 9))):
         assert image_size(nothing) == (None, None)
+
+
+def tiff(bits, values, photometric=1, kind=1):
+    """A TIFF of one row of numbers that Pillow itself does not write."""
+    data = values if isinstance(values, bytes) else values.tobytes()
+    width = 8 * len(data) // bits
+    tags = [(256, 3, width), (257, 3, 1), (258, 3, bits), (259, 3, 1), (262, 3, photometric), (273, 4, 8)]
+    tags += [(277, 3, 1), (278, 3, 1), (279, 4, len(data)), (339, 3, kind)]
+    body = b"".join(struct.pack("<HHII", tag, form, 1, value) for tag, form, value in tags)
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + struct.pack("<H", len(tags)) + body + bytes(4)
+
+
+def row(file):
+    return [pixel[0] for pixel in np.asarray(to_rgb({"bytes": file, "path": None}))[0].tolist()]
+
+
+SHORTS = np.array([[0, 4095, 32768, 65535]], np.uint16)
+TRANSPARENT = np.array([[[0, 0, 0, alpha] for alpha in (0, 32768, 65535)]], np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        (tiff(16, SHORTS), [0, 16, 128, 255]),
+        (tiff(16, SHORTS, photometric=0), [255, 239, 127, 0]),  # 0 is white
+        (tiff(8, np.array([0, 100, 255], np.uint8), photometric=0), [255, 155, 0]),
+        (tiff(12, bytes([0xFF, 0xF0, 0x00, 0x80, 0x00, 0x00])), [255, 0, 128, 0]),
+        (tiff(32, np.array([0, 2**31, 2**32 - 1], np.uint32)), [0, 128, 255]),
+        (tiff(16, np.array([-100, 0, 155], np.int16), kind=2), [0, 100, 255]),  # spread: no scale is known
+        (tiff(32, np.array([0, 0.5, 1], np.float32), kind=3), [0, 128, 255]),
+        (encoded(Image.fromarray(SHORTS), "PNG"), [0, 16, 128, 255]),
+        (encoded(Image.fromarray(SHORTS), "PNG", transparency=4095), [0, 255, 128, 255]),  # on white
+        (encoded(Image.fromarray(np.uint8([[0, 77]])), "PNG", transparency=77), [0, 255]),
+        (cv2.imencode(".png", np.stack([SHORTS] * 3, -1))[1].tobytes(), [0, 15, 128, 255]),
+        (
+            cv2.imencode(".png", np.uint16([[[0, 0, 0, 0], [0, 0, 0, 32768], [0, 0, 0, 65535]]]))[1].tobytes(),
+            [255, 127, 0],
+        ),
+    ],
+)
+def test_numbers_of_any_width_are_scaled_by_what_the_file_says(file, expected):
+    assert row(file) == expected
+
+
+def test_the_first_picture_of_an_animation_in_every_format():
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    for kind in ("GIF", "PNG", "WEBP", "TIFF"):
+        red, green, blue = to_rgb(
+            {"bytes": encoded(frames[0], kind, save_all=True, append_images=frames[1:]), "path": None}
+        ).getpixel((1, 1))
+        assert (red, green // 4, blue) == (255, 0, 0), kind
+
+
+def test_images_of_a_folder_by_any_ending_and_the_other_files_counted(tmp_path, caplog):
+    names = ["a.JPG", "b.jfif", "c.jpe", "d.webp", "e.avif", "f.Tiff", ".hidden.txt"]
+    for name in (*names, "notes.txt", "more.TXT", "list.csv", "below/g.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [file.name for file in list_images(tmp_path)] == names[:-1]
+    assert "files *.txt (no images): 2 (" in caplog.text
+    assert "files *.csv (no images): 1 (list.csv, for example)" in caplog.text
+    assert {file.name for file in list_images(tmp_path, "**/*")} == {*names[:-1], "g.png"}

@@ -12,7 +12,7 @@ import torch
 
 import hf_curriculum
 from hf_curriculum import CLIPSimilarity, add_scores, make_scenes
-from hf_curriculum.scorers.alignment.clip import words_of
+from hf_curriculum.scorers.alignment.clip import vocabulary_of
 
 SHIPPED = Path(hf_curriculum.__file__).parent / "models" / "scenes_clip"
 RECIPE = Path(__file__).parents[2] / "recipes" / "scenes_clip.py"
@@ -77,7 +77,7 @@ def test_what_made_it_is_recorded():
 
 
 def test_it_knows_every_word_of_the_scenes(held_out):
-    assert words_of(held_out["caption"][:]) <= set(FACTS["knows"]["words"])
+    assert vocabulary_of(held_out["caption"][:]) <= set(FACTS["knows"]["words"])
 
 
 def test_it_is_small_and_complete():

@@ -107,14 +107,29 @@ def test_a_tokenizer_without_the_image_s_token(tmp_path):
         losses(ModelLoss(folder("flamingo"), str(tmp_path)))
 
 
-def test_a_caption_of_one_token_has_nothing_to_score(tmp_path):
-    bare = TINY.llama(None)  # a tokenizer without [CLS] and [SEP] around texts
-    tokenizer = AutoTokenizer.from_pretrained(bare)
+@pytest.mark.parametrize("name", ["git", "encoder_decoder"])
+def test_a_tokenizer_that_writes_no_end_is_given_one(name, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(folder(name))
     tokenizer.backend_tokenizer.post_processor = None
+    assert tokenizer("a")["input_ids"] == tokenizer("a", add_special_tokens=False)["input_ids"]
     tokenizer.save_pretrained(tmp_path)
     make_image_processor(16).save_pretrained(tmp_path)
-    found = losses(ModelLoss(TINY.git(), str(tmp_path)), {"image": IMAGES[:2], "caption": ["a", "a red ball"]})
-    np.testing.assert_array_equal(np.isnan(found), [True, False])
+    rows = {"image": IMAGES[:2], "caption": ["a", "a red ball"]}
+    found = losses(ModelLoss(folder(name), str(tmp_path)), rows)
+    if name == "git":
+        np.testing.assert_array_equal(found, losses(ModelLoss(TINY.git()), rows))
+    else:  # [SEP] alone: its decoder makes its own beginning
+        assert np.isfinite(found).all()
+        assert (found < losses(ModelLoss(folder(name)), rows)).all()
+
+
+def test_a_tokenizer_with_more_words_than_the_model(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(TINY.git())
+    tokenizer.add_tokens(["zork77"])
+    tokenizer.save_pretrained(tmp_path)
+    make_image_processor(16).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"The tokenizer of .* up to 'zork77' with the id \d+, and the Caption"):
+        losses(ModelLoss(TINY.git(), str(tmp_path)))
 
 
 def test_added_to_images_of_which_one_is_damaged():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
+from hf_curriculum.config import IMAGE_SUFFIXES
 from hf_curriculum.data.identity import bare_name, normalise_name
 from hf_curriculum.data.left_out import LeftOut
 
@@ -21,7 +22,6 @@ TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 JSON = (".json", ".json.gz")
 TEXTS = (".txt", ".caption")
 """Endings of a caption beside its image, as trainers of LoRA write them."""
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 IMAGE_FOLDERS = ("images", "Images")
 SPLIT_FOLDERS = {
     "train": "train",

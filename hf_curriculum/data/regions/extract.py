@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest
+from hf_curriculum.config import IMAGE_SUFFIXES, digest
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.left_out import LeftOut
@@ -29,8 +29,6 @@ from hf_curriculum.parts import launched
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Files of a folder that are taken for images."""
 _POLL, _EMPTY = 0.5, "no-image"  # seconds between two looks at other processes' shares; the mark of an empty one
 
 
@@ -143,7 +141,7 @@ class _Images(torch.utils.data.Dataset):
             where = f"folder {given}" if isinstance(given, (str, Path)) else f"{self.name} that was given"
             raise ValueError(
                 f"There is no image in the {where}. Regions are found in images: name a folder of them "
-                f"({', '.join(SUFFIXES)}), or a data set."
+                f"({', '.join(IMAGE_SUFFIXES)}), or a data set."
             )
 
     def __len__(self) -> int:
@@ -168,7 +166,7 @@ def _files(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
     left_out = LeftOut()
-    files = find_files(folder, tuple(SUFFIXES), left_out, f"files that do not end in one of {sorted(SUFFIXES)}")
+    files = find_files(folder, IMAGE_SUFFIXES, left_out, "files of other endings (no images)")
     left_out.report(folder, ())
     validate_inside(map(str, files), [folder], folder)
     return {file.relative_to(folder).as_posix(): str(file) for file in files}

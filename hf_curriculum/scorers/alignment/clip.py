@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -30,6 +29,7 @@ from hf_curriculum.scorers.alignment.clip_backends import (
 from hf_curriculum.scorers.base import Aggregate, ImageScorer, scatter
 from hf_curriculum.scorers.pretrained import Precision, folder_digest, one_thread_in_workers, report_truncated
 from hf_curriculum.scorers.visual.images import open_image, read_images
+from hf_curriculum.words import words_of
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -289,12 +289,11 @@ def given_vectors(values: list[Any], column: str) -> Vectors:
 
 BORDER = 3
 """Width in pixels of an image's border, whose brightness is compared."""
-_WORD = re.compile(r"\w+")
 
 
-def words_of(captions: Iterable[str]) -> set[str]:
+def vocabulary_of(captions: Iterable[str]) -> set[str]:
     """The distinct words of captions, in lower case."""
-    return {word for caption in captions for word in _WORD.findall(caption.lower())}
+    return {word for caption in captions for word in words_of(caption.lower())}
 
 
 def border_brightness(pixels: torch.Tensor) -> torch.Tensor:
@@ -309,7 +308,7 @@ def training_statistics(captions: Iterable[str], pixels: torch.Tensor, margin: f
     """What `OutOfDistributionCheck` compares with: the words and the border brightness of a model's training data."""
     brightness = border_brightness(pixels)
     low, high = float(brightness.min()) - margin, float(brightness.max()) + margin
-    return {"words": sorted(words_of(captions)), "border_brightness": [round(low, 3), round(high, 3)]}
+    return {"words": sorted(vocabulary_of(captions)), "border_brightness": [round(low, 3), round(high, 3)]}
 
 
 class OutOfDistributionCheck:
@@ -323,7 +322,7 @@ class OutOfDistributionCheck:
 
     def count_captions(self, captions: Sequence[str]) -> int:
         """How many captions have a word that no training caption has."""
-        return sum(not words_of([caption]) <= self.words for caption in captions)
+        return sum(not vocabulary_of([caption]) <= self.words for caption in captions)
 
     def count_images(self, pixels: torch.Tensor) -> int:
         """How many images, (B, 3, H, W) from -1 to 1, have a border darker or brighter than all training images."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -10,15 +9,13 @@ from hf_curriculum.columns import CAPTION
 from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import CaptionScorer
-
-# letters and digits, with apostrophes and hyphens inside a word
-_WORD = re.compile(r"\w+(?:['’\-]\w+)*")
+from hf_curriculum.words import joined_words_of
 
 
 def word_splitter(words: Literal["whitespace", "regex"]) -> Callable[[str], list[str]]:
     """The function that splits a caption into words: see `CaptionLength` for the two kinds."""
     validate_choice("words", words, ("whitespace", "regex"))
-    return str.split if words == "whitespace" else _WORD.findall
+    return str.split if words == "whitespace" else joined_words_of
 
 
 class CaptionLength(CaptionScorer):
@@ -61,4 +58,5 @@ class CaptionLength(CaptionScorer):
         self.words = words
 
     def score_captions(self, captions: list[str], rank: int | None) -> list[int]:
+        self.look_at_words(captions)
         return list(map(len, map(word_splitter(self.words), captions)))

@@ -16,6 +16,7 @@ from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scenes.vocabulary import NOUNS, plural
 from hf_curriculum.scorers.base import CaptionScorer, corpus_batches
 from hf_curriculum.scorers.text.taggers import needing_nltk
+from hf_curriculum.words import compose
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -103,8 +104,8 @@ class ObjectMentions(CaptionScorer):
         self._phrases: dict[str, list[tuple[list[str], str]]] = defaultdict(list)  # first word → (phrase, category)
         for category, texts in forms.items():
             for text in texts:
-                tokens = self._nltk.tokens(text.lower())
-                if not tokens or not all(token in text.lower() for token in tokens):
+                tokens = self._nltk.tokens(compose(text.lower()))
+                if not tokens or not all(token in compose(text.lower()) for token in tokens):
                     raise ValueError(
                         f"The category {category!r} has {text!r}, which NLTK tokenizes as {tokens}: no words to look "
                         "for. Give words without quotation marks."
@@ -124,7 +125,7 @@ class ObjectMentions(CaptionScorer):
         """
         if "_first" not in self.__dict__:
             self._prepare()
-        text = caption.lower()
+        text = compose(caption.lower())
         tokens = plain_tokens(text)
         if tokens is None:
             # a token is a substring of the text: NLTK, which is slower, is needed only if one may be found

@@ -99,7 +99,8 @@ class NounCount(CaptionScorer):
     def score_captions(self, captions: list[str], rank: int | None) -> list[int]:
         if isinstance(self.tagger, (PatternTagger, NltkTagger)) and not hasattr(self, "_language_checked"):
             self._language_checked = True
-            warn_if_foreign(captions[:200])
+            if not warn_if_foreign(captions[:200]):
+                self.look_at_words(captions)
         tagged = self.tagger.tag(captions, rank)
         if len(tagged) != len(captions):
             raise ValueError(f"The tagger returned {len(tagged)} lists of tags for {len(captions)} captions.")

@@ -84,7 +84,9 @@ class WordRarity(CaptionScorer):
         """
         split, counts = word_splitter(self.words), Counter()
         for batch in corpus_batches(dataset, self.columns, "WordRarity"):
-            for caption in self.read_texts(batch[self.column], self.column)[0]:
+            captions = self.read_texts(batch[self.column], self.column)[0]
+            self.look_at_words(captions)
+            for caption in captions:
                 counts.update(split(caption.lower()))
         return self.fit_counts(counts)
 

@@ -72,6 +72,7 @@ class ResponseLength(Scorer):
         said = [row for row, text in enumerate(texts) if text.strip()]
         lengths = np.full(len(texts), np.nan)
         if self.tokenizer is None or not said:
+            self.look_at_words([texts[row] for row in said])
             lengths[said] = [len(texts[row].split()) for row in said]
             return lengths
         tokens = self.loaded(rank)([texts[row] for row in said], add_special_tokens=False, verbose=False)["input_ids"]

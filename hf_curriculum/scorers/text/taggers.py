@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import logging
-import re
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import regex
+
 from hf_curriculum.scorers.base import Component
+from hf_curriculum.words import NAME, compose
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 # "U.S."; "3.5" and "10:30"; words, hyphens inside; runs of dots; any other punctuation mark
-_TOKEN = re.compile(r"(?:[^\W\d_]\.){2,}|\d+(?:[.,:/]\d+)+|\w+(?:-\w+)*|\.{2,}|[^\w\s]")
+_TOKEN = regex.compile(
+    rf"(?:[^\W\d_]\.){{2,}}|\d+(?:[.,:/]\d+)+|{NAME}(?:-{NAME})*|\.{{2,}}|[^\p{{L}}\p{{N}}_\s]\p{{M}}*"
+)
 # the same, with "don't" split into "do" and "n't" and "dog's" into "dog" and "'s", as in the Penn Treebank
-_TOKEN_SPLIT = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|" + _TOKEN.pattern, re.IGNORECASE)
+_TOKEN_SPLIT = regex.compile(rf"{NAME}(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|" + _TOKEN.pattern, regex.IGNORECASE)
 # the same, with contractions as one word
-_TOKEN_WHOLE = re.compile(r"\w+(?:'\w+)+|" + _TOKEN.pattern)
+_TOKEN_WHOLE = regex.compile(rf"{NAME}(?:'{NAME})+|" + _TOKEN.pattern)
 _SENTENCE_END = frozenset({".", "!", "?"})
 
 
 def tokenize_sentence(sentence: str, contractions: str = "cut") -> list[str]:
     """Splits a sentence, normalised to Unicode NFC, into words, numbers and punctuation marks."""
-    if not sentence.isascii():
-        sentence = unicodedata.normalize("NFC", sentence).replace("’", "'")
+    sentence = compose(sentence).replace("’", "'")
     if "'" not in sentence:
         return _TOKEN.findall(sentence)
     return (_TOKEN_SPLIT if contractions == "cut" else _TOKEN_WHOLE).findall(sentence)
@@ -98,19 +100,20 @@ def sentence_case(sentence: str) -> str:
 _FOREIGN = 1 / 3  # share of foreign words: about 2 % in COCO's and Flickr8k's captions, 69 % to 100 % in six languages
 
 
-def warn_if_foreign(captions: Sequence[str]) -> None:
-    """Warns if more than a third of the words, and two different ones, are no English words."""
+def warn_if_foreign(captions: Sequence[str]) -> bool:
+    """Warns, and returns True, if more than a third of the words, and two different ones, are no English words."""
     words = [word for caption in captions for word in tokenize_sentence(caption) if any(map(str.isalpha, word))]
     foreign = list(dict.fromkeys(filter(_is_foreign, words)))
     count = sum(map(_is_foreign, words))
     if len(foreign) < 2 or count <= _FOREIGN * len(words):
-        return
+        return False
     logger.warning(
         "%.0f %% of the words are in no English lexicon, such as %s. The taggers 'pattern' and 'nltk' know English "
         "only and take unknown words for nouns. For another language pass a tagger of your own.",
         100 * count / len(words),
         ", ".join(map(repr, foreign[:5])),
     )
+    return True
 
 
 def _is_foreign(word: str) -> bool:

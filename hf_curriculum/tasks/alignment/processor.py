@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
+import regex
 import torch
 
 from hf_curriculum.data.processors import CaptionProcessor
@@ -111,7 +111,7 @@ def _span(caption: str, noun: str | Span | None) -> Span:
         return 0, len(caption)
     if not isinstance(noun, str):
         return noun
-    match = re.search(rf"\b{re.escape(noun)}\b", caption, re.IGNORECASE)
+    match = regex.search(rf"\b{regex.escape(noun)}\b", caption, regex.IGNORECASE)
     if match is None:
         raise ValueError(
             f"{noun!r} is no word of the caption {caption!r}. Pass it as it is written there, or where it begins and "

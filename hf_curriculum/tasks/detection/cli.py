@@ -205,11 +205,11 @@ def _validate_alone(options: dict[str, Any], because: str) -> None:
 
 def _only_images(folder: Path) -> bool:
     """Whether a folder holds images alone, in subfolders or not."""
+    from hf_curriculum.config import IMAGE_SUFFIXES
     from hf_curriculum.data.readers.folder import find_files
-    from hf_curriculum.data.regions.extract import SUFFIXES
 
     files = find_files(folder, ("",))
-    return folder.is_dir() and all(file.suffix.lower() in SUFFIXES for file in files)
+    return folder.is_dir() and all(file.suffix.lower() in IMAGE_SUFFIXES for file in files)
 
 
 def _of_folder(folder: Path) -> Dataset:

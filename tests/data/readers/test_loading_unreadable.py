@@ -1,18 +1,22 @@
 """Images that cannot be decoded."""
 
+import errno
 import json
 import logging
 import os
+from io import BytesIO
 
 import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile, PngImagePlugin
+from PIL.PngImagePlugin import PngInfo
 
 from hf_curriculum import load_captioned
 from hf_curriculum.data import image_files
+from hf_curriculum.data.images import UnreadableImageError
 
 
 @pytest.fixture(autouse=True)
@@ -277,3 +281,50 @@ def test_digests_as_text():
     for start, stop in ((0, 0), (0, 1), (1, 2), (0, 3)):
         found = image_files.hexadecimal(digests[start:stop])
         assert (found.to_pylist(), found.type) == (texts[start:stop], pa.string())
+
+
+def test_a_verdict_is_one_of_how_truncated_files_were_read(folder, monkeypatch):
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as other libraries set it
+    assert load_captioned(folder)["caption"][:] == ["half 1", "half 2", "good 1", "good 2", "fine 1", "fine 2"]
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", False)
+    rows = load_captioned(folder)
+    assert rows["caption"][:] == ["good 1", "good 2", "fine 1", "fine 2"]
+    assert [image.size for image in rows["image"]] == [(64, 64)] * 4
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_verdict_is_one_of_how_much_text_a_png_may_hold(stored, tmp_path, monkeypatch):
+    text, buffer, good = PngInfo(), BytesIO(), BytesIO()
+    text.add_text("comment", "x" * 2_000_000, zip=True)
+    Image.new("RGB", (4, 4), "red").save(buffer, "PNG", pnginfo=text)
+    Image.new("RGB", (4, 4), "blue").save(good, "PNG")
+    source = embedded(tmp_path / "data" / "data.parquet", [buffer.getvalue(), good.getvalue()])
+    if not stored:
+        source = tmp_path / "files"
+        (source / "images").mkdir(parents=True)
+        for number, content in enumerate((buffer.getvalue(), good.getvalue())):
+            (source / "images" / f"{number}.png").write_bytes(content)
+        (source / "captions.csv").write_text("file_name,caption\n0.png,caption 0\n1.png,caption 1\n")
+    assert load_captioned(source)["caption"][:] == ["caption 1"]
+    monkeypatch.setattr(PngImagePlugin, "MAX_TEXT_CHUNK", 10 * 2**20)  # the remedy that Pillow's documentation gives
+    rows = load_captioned(source)
+    assert [image.getpixel((0, 0)) for image in rows["image"]] == [(255, 0, 0), (0, 0, 255)]
+
+
+def test_what_the_system_said_is_asked_again(folder, decoded, monkeypatch):
+    real, failing = image_files.to_rgb, ["good.jpg"]
+
+    def fails(image, name, **kw):
+        if failing and name.endswith(failing[0]):
+            raise UnreadableImageError(f"{name}: no answer.") from OSError(errno.EIO, "Input/output error")
+        return real(image, name=name, **kw)
+
+    monkeypatch.setattr(image_files, "to_rgb", fails)
+    assert load_captioned(folder)["caption"][:] == ["fine 1", "fine 2"]
+    before = len(decoded)
+    assert load_captioned(folder)["caption"][:] == ["fine 1", "fine 2"]
+    failing.clear()
+    assert load_captioned(folder)["caption"][:] == ["good 1", "good 2", "fine 1", "fine 2"]
+    assert len(decoded) - before == 1  # the other verdicts stand
+    assert load_captioned(folder).num_rows == 4
+    assert len(decoded) - before == 1

@@ -71,8 +71,11 @@ def test_empty_references_are_left_out():
 
 
 def test_cider_of_one_image_is_zero_and_says_so():
-    with pytest.warns(UserWarning, match="CIDEr over a single image is 0 by definition"):
+    with pytest.warns(UserWarning, match="CIDEr is 0 by definition: .* there is a single image"):
         assert caption_metrics(HYPOTHESES[:1], REFERENCES[:1], metrics=["cider"]) == {"cider": 0.0}
+    alike = [["a dog runs", "a dog"], ["a dog", "a dog runs"]]
+    with pytest.warns(UserWarning, match="or all have the same references"):
+        assert caption_metrics(["a dog runs", "a dog"], alike, metrics=["cider"]) == {"cider": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         caption_metrics(HYPOTHESES[:1], REFERENCES[:1], metrics=["rouge"])
@@ -244,7 +247,7 @@ def fixtures():
     return Path(folder) / "caption_metrics"
 
 
-@pytest.mark.filterwarnings("ignore:CIDEr over a single image")
+@pytest.mark.filterwarnings("ignore:CIDEr is 0 by definition")
 def test_against_the_values_another_project_expects():
     folder = fixtures() / "nlg_eval"
     names = {"Bleu_1": "bleu_1", "Bleu_2": "bleu_2", "Bleu_3": "bleu_3", "Bleu_4": "bleu_4", "ROUGE_L": "rouge_l"}

@@ -63,7 +63,7 @@ def new_model():
 @cache
 def learned():
     """Weights of a captioner that writes captions like those it was shown."""
-    model, rows = new_model(), CaptionCollator(TOKENIZER, make_image_processor(32), max_length=20)(list(TRAIN))
+    model, rows = new_model(), CaptionCollator(TOKENIZER, make_image_processor(32), max_length=40)(list(TRAIN))
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     for _ in range(25):
         optimizer.zero_grad()
@@ -86,7 +86,7 @@ def build(folder, sets=SETS, compute_metrics=None, collator=None, rule=None, **a
     return CaptioningTrainer(
         model,
         args,
-        data_collator=collator or CaptionCollator(TOKENIZER, make_image_processor(32), max_length=20),
+        data_collator=collator or CaptionCollator(TOKENIZER, make_image_processor(32), max_length=40),
         train_dataset=TRAIN,
         eval_dataset=sets,
         compute_metrics=compute_metrics,
@@ -251,7 +251,7 @@ NO_CAPTIONS = SETS["images"].remove_columns("caption").add_column("caption", ["a
 
 
 def plain_collator(rows):
-    return CaptionCollator(TOKENIZER, make_image_processor(32), max_length=20)(rows)
+    return CaptionCollator(TOKENIZER, make_image_processor(32), max_length=40)(rows)
 
 
 @pytest.mark.parametrize(

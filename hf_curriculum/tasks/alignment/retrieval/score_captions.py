@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+import regex
 import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -29,6 +29,7 @@ from hf_curriculum.tasks.alignment.ontology.ontology import Ontology
 from hf_curriculum.tasks.alignment.ontology.triplets import NODE
 from hf_curriculum.tasks.alignment.processor import Span, encode_nouns, validate_offsets
 from hf_curriculum.tasks.alignment.retrieval.ranks import ScoreMatrix, VectorSimilarities
+from hf_curriculum.words import WORD
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -115,7 +116,7 @@ def _has_objects(pairs: Dataset) -> bool:
 
 Over = Literal["mean", "max"]
 """What a caption's score is of those of its nouns."""
-_WORD = re.compile(r"\w+")
+_WORD = regex.compile(WORD)
 
 
 class AlignerScores(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ from hf_curriculum.evaluation.nouns import OBJECTS
 from hf_curriculum.scorers.text.nouns import singular
 from hf_curriculum.tasks.alignment.retrieval.compare import RECALL_NAMES, TITLES
 from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, Similarities
+from hf_curriculum.words import words_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-_WORDS = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -230,7 +228,7 @@ def _recalls(values: np.ndarray, drawn: np.ndarray, confidence: float) -> dict[s
 
 def _spelled(text: str) -> str:
     """Words in singular between blanks, so that `in` finds whole words only."""
-    return f" {' '.join(map(singular, _WORDS.findall(text.lower())))} "
+    return f" {' '.join(map(singular, words_of(text.lower())))} "
 
 
 def _plain(recalls: dict[str, Recall]) -> dict[str, list[float]]:

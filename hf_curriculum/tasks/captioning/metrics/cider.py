@@ -115,6 +115,7 @@ class CiderD:
         self._log_images = math.log(self.document_frequencies.images)
         weights = self._idf(prepared.hashes) * prepared.counts  # (m,)
         self._weights = weights
+        self.weighs_words: bool = bool(weights.any())
         self._norms = _norms(prepared.sentence, prepared.order, weights, len(prepared.lengths))  # (references, 4)
 
     def _idf(self, hashes: np.ndarray) -> np.ndarray:

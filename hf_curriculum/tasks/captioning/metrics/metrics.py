@@ -28,6 +28,7 @@ from hf_curriculum.tasks.captioning.metrics.jars import (
 )
 from hf_curriculum.tasks.captioning.metrics.overlap import PreparedReferences, bleu_statistics, bleu_values, rouge_l
 from hf_curriculum.tasks.captioning.metrics.tokens import tokenize_all
+from hf_curriculum.words import warn_about_words
 
 if TYPE_CHECKING:
     from transformers import EvalPrediction, PreTrainedTokenizerBase
@@ -125,7 +126,7 @@ class CaptionEvaluator:
             without `images`, or not one image per list of references.
 
     Warns:
-        UserWarning: CIDEr over a single image, which is 0 by its definition: log(number of images) weighs it.
+        UserWarning: CIDEr over a single image, or over images that share all references, which is 0 by definition.
 
     Source: Papineni et al. (2002); Denkowski & Lavie (2014); Lin (2004); Vedantam et al. (2015); Anderson et al.
         (2016), as in the COCO caption evaluation; Hessel et al. (2021).
@@ -160,18 +161,20 @@ class CaptionEvaluator:
         loads = isinstance(clip, str) and "clip_score" in computed
         self.clip: str | CLIPSimilarity = CLIPSimilarity(clip) if loads else clip
         self.tokens: list[list[str]] = reference_tokens(references)
-        if "cider" in self.metrics and len(self.tokens) == 1 and document_frequencies is None:
-            warnings.warn(
-                "CIDEr over a single image is 0 by definition (words are weighed by log of the number of images over "
-                "those that have them). Evaluate on more images, or leave `cider` out.",
-                UserWarning,
-                stacklevel=2,
-            )
+        warn_about_words([texts[0] for texts in references[:1000]], "The evaluation of captions")
         prepared = PreparedReferences(self.tokens) if {"bleu", "cider"} & set(self.metrics) else None
         self._prepared = prepared
         self._cider = None
         if "cider" in self.metrics:
             self._cider = CiderD(prepared, document_frequencies)
+            if not self._cider.weighs_words:
+                warnings.warn(
+                    "CIDEr is 0 by definition: it weighs words by the log of the number of images over those that "
+                    "have them in their references, and there is a single image, or all have the same references. "
+                    "Evaluate on other images, or leave `cider` out.",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
     def __call__(self, generated: Sequence[str]) -> CaptionScores:
         """Scores of one caption per image, in the order of the references.
@@ -301,8 +304,8 @@ def caption_metrics(
             in its references; CLIPScore by name without `images`.
 
     Warns:
-        UserWarning: CIDEr over a single image, which is 0 by its definition; by `"all"`, each metric that cannot be
-            computed, and why.
+        UserWarning: CIDEr over a single image or equal references, which is 0 by definition; by `"all"`, each metric
+            that cannot be computed, and why.
 
     Source: as `CaptionEvaluator`.
 

@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL
+from hf_curriculum.config import IMAGE_SUFFIXES
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.folder import (
-    IMAGE_SUFFIXES,
-    SPLIT_FOLDERS,
-    find_files,
-    find_only_table,
-    visible_files,
-)
+from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_files, find_only_table, visible_files
 from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.data.readers.tables import FILE_FIELDS, find_alias, shared_scalars
 from hf_curriculum.data.request import UNSPLIT
