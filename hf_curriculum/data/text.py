@@ -199,15 +199,15 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
     A `ValueError` names the file and the line where it is no text of that encoding.
     """
     opened = gzip.open if file.suffix == ".gz" else open
-    with opened(file, "rb") as start:
-        head = start.read(64)
-    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8-sig")
-    if encoding == "utf-8-sig" and b"\0" in head:
-        raise ValueError(
-            f"{file} is not UTF-8: it holds zero bytes near its beginning, as UTF-16 without a byte-order mark does, "
-            f"or what is no text. UTF-16 is converted by `iconv -f utf-16le -t utf-8 {file.name} > NEW`."
-        )
     try:
+        with opened(file, "rb") as start:
+            head = start.read(64)
+        encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8-sig")
+        if encoding == "utf-8-sig" and b"\0" in head:
+            raise ValueError(
+                f"{file} is not UTF-8: it holds zero bytes near its beginning, as UTF-16 without a byte-order mark "
+                f"does, or what is no text. UTF-16 is converted by `iconv -f utf-16le -t utf-8 {file.name} > NEW`."
+            )
         with opened(file, "rt", encoding=encoding, newline=newline) as text:
             yield text
     except UnicodeDecodeError as error:

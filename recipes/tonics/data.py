@@ -181,8 +181,8 @@ def sources_of(data_args: DataArguments) -> dict[str, str]:
         if names.setdefault(name_of(source), source) != source or given.count(source) > 1:
             raise ValueError(
                 f"data={data_args.data!r} and the evaluations have two sources of one name, "
-                f"{names[name_of(source)]!r} and {source!r}, and their images' ids could be the same. Rename a file: its name without its ending "
-                "comes before the ids."
+                f"{names[name_of(source)]!r} and {source!r}, and their images' ids could be the same. Rename a file: "
+                "its name without its ending comes before the ids."
             )
     return {name: source for name, source in names.items() if source in given}
 

@@ -189,6 +189,7 @@ def test_two_files_of_one_source_and_truncated_ones_are_refused(tmp_path):
     (tmp_path / "x.train.gz").write_bytes(packed)
     with pytest.raises(ValueError, match="are called alike, so lines would be read twice"):
         load_text(tmp_path)
-    (tmp_path / "y.train.gz").write_bytes(packed[:-10])
-    with pytest.raises(ValueError, match="is no gzip file, or a truncated one"):
-        load_text(tmp_path / "y.train.gz")
+    for content in (packed[:-10], gzip.compress(b"one\n")[:-9], b"one\n"):
+        (tmp_path / "y.train.gz").write_bytes(content)
+        with pytest.raises(ValueError, match="is no gzip file, or a truncated one"):
+            load_text(tmp_path / "y.train.gz")

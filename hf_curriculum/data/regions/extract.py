@@ -168,7 +168,7 @@ def _files(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
     left_out = LeftOut()
-    files = find_files(folder, IMAGE_SUFFIXES, left_out, f"files that do not end in one of {sorted(IMAGE_SUFFIXES)}")
+    files = find_files(folder, IMAGE_SUFFIXES, left_out, "files of other endings (no images)")
     left_out.report(folder, ())
     validate_inside(map(str, files), [folder], folder)
     return {file.relative_to(folder).as_posix(): str(file) for file in files}

@@ -292,10 +292,10 @@ def test_what_is_not_read_is_counted(tmp_path, caplog):
     ):
         write(tmp_path / name)
     (tmp_path / "cat" / "._1.png").write_bytes(b"\0\5\x16\7")
-    (tmp_path / "dog" / "2.jfif").write_bytes((tmp_path / "dog" / "1.png").read_bytes())
+    (tmp_path / "dog" / "2.xcf").write_bytes((tmp_path / "dog" / "1.png").read_bytes())
     assert rows(load_labelled(tmp_path)) == [("cat/1.png", "cat"), ("dog/1.png", "dog")]
     assert "hidden files and folders: 2 (.ipynb_checkpoints, for example)" in caplog.text
-    assert "files that do not end in .bmp" in caplog.text
+    assert "2.xcf, for example" in caplog.text
     assert "images outside of the folders of classes: 1 " in caplog.text
     (tmp_path / "t.jsonl").write_text(
         '{"image": "top.png", "label": "x", "n": 1}\n{"image": "cat/1.png", "label": "y", "n": "a"}\n'
