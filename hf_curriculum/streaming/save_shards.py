@@ -84,7 +84,7 @@ def bucket_shards(
         uids: a `.npy` file of DataComp's uids: only these pairs are written. `score_shards(keep=["uid"])` keeps them.
         columns: our names of columns to theirs, as in `score_shards`.
         keep: the columns to write, in addition to key and scores; all if None, of archives those in the JSON of the
-            first 100 pairs.
+            first shard's first 10,000 pairs. What only later pairs have is counted in a warning.
         shard_size: rows per shard at most; by default about 256 MB, and 10,000 rows at most.
         workers: processes to start here.
         storage_options: for `fsspec`.
@@ -121,7 +121,7 @@ def bucket_shards(
     features = Features({**features, **{name: Value("float32", id=each.to_json()) for name, each in made.items()}})
     if format == "webdataset":
         validate_features(features)
-    crawl = _Crawl(shards, dict(columns or {}), features, chosen, keys, unscored == "drop")
+    crawl = _Crawl(shards, dict(columns or {}), features, chosen, keys, unscored == "drop", keep is None)
     if shard_size is None:
         average = sum(shard.bytes for shard in shards) // max(1, chosen.counts.rows)
         shard_size = max(1, min(SHARD_ROWS, _SHARD_BYTES // max(1, average)))
@@ -232,8 +232,10 @@ class _Crawl:
         scores: _Scores,
         cuts: KeyCuts,
         dropped: bool,
+        complete: bool,
     ) -> None:
         self.shards, self.columns, self.features = shards, columns, features
+        self.known = tuple(features) if complete else None
         self.scores, self.cuts, self.dropped = scores, cuts, dropped
         self.names = scores.names
         equal = np.zeros((len(shards), len(cuts.keys)), np.int64)
@@ -273,7 +275,7 @@ class _Crawl:
             }
         )
         with shard.local() as path:
-            reader = ShardReader(path, shard.kind, self.columns)
+            reader = ShardReader(path, shard.kind, self.columns, known=self.known)
             if reader.digest != about["digest"]:
                 raise ValueError(
                     f"{shard.address} was changed after it was scored: its digest is {reader.digest}, and was "

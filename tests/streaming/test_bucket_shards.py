@@ -294,6 +294,17 @@ def test_a_column_of_several_types_is_one_of_texts(tmp_path):
         bucket_shards(tmp_path / "crawl", tmp_path / "others", tmp_path / "out2", 2, keep=["uid"])
 
 
+def test_fields_of_later_shards_are_counted(tmp_path, caplog):
+    write_tar(tmp_path / "crawl/0.tar", [row | {"url": None} for row in pairs(0, 4)])
+    write_tar(tmp_path / "crawl/1.tar", pairs(1, 4))
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "scores")
+    for keep, count in ((None, 1), (["caption"], 0)):
+        caplog.clear()
+        bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / f"out{count}", 2, keep=keep)
+        told = "1.tar: fields `url` (not kept: none of the first pairs has one): 4 ("
+        assert caplog.text.count(told) == count
+
+
 def test_who_comes_late_or_was_killed_late_leaves_nothing(tmp_path, scored, monkeypatch):
     args, work = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 2), tmp_path / ".out.unfinished"
     run = bucketing.Bucketing.run

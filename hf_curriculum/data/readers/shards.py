@@ -12,7 +12,7 @@ import re
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,7 +50,8 @@ AGAIN = "Download it again (with img2dataset, delete its files first), or leave 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 FAULT = object()
 """The key, in a row, of why it cannot be read; no column can be called so."""
-_FIRST = 100  # pairs of an archive whose JSON says which columns there are
+FIRST = 10_000
+"""Pairs that say which columns there are, and of which types."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,7 @@ class ShardReader:
         texts: the columns that hold texts.
         paths: give the images of a folder as their paths.
         allow_outside: follow the links of a folder out of it.
+        known: the columns that are kept; values of others are counted. None counts nothing.
     """
 
     def __init__(
@@ -272,6 +274,7 @@ class ShardReader:
         *,
         paths: bool = False,
         allow_outside: bool = False,
+        known: Collection[str] | None = None,
     ) -> None:
         self.path = path
         self.kind = kind
@@ -279,6 +282,7 @@ class ShardReader:
         self.texts = texts
         self.paths = paths and kind == "files"
         self.allow_outside = allow_outside
+        self.known = known
         self.left_out = LeftOut()
 
     @cached_property
@@ -352,6 +356,9 @@ class ShardReader:
             file = pq.ParquetFile(self.path)
             found = file.schema_arrow.names
             places = {name: place for name in names if (place := self._place(name, found)) is not None}
+            for name in found if self.known is not None else ():
+                if name not in places.values():
+                    self._count_unkept(name, file.metadata.num_rows, self.path.name)
             for batch in file.iter_batches(size, columns=list(dict.fromkeys(places.values()))):
                 yield batch, places
 
@@ -414,7 +421,15 @@ class ShardReader:
         """The samples of an archive or folder as rows, with all that their records say."""
         with self._files() as (names, read):
             for sample in group_samples(names, self.left_out):
-                yield self._row(sample, names, read, images)
+                row = self._row(sample, names, read, images)
+                for name in row if self.known is not None else ():
+                    if row[name] is not None and name is not FAULT:
+                        self._count_unkept(name, 1, sample.key)
+                yield row
+
+    def _count_unkept(self, name: str, count: int, example: str) -> None:
+        if name not in self.known:
+            self.left_out.add(f"fields `{name}` (not kept: none of the first pairs has one)", count, example)
 
     def _row(self, sample: Sample, names: Sequence[str], read: Callable[[int], bytes], images: bool) -> dict[str, Any]:
         """The columns of a sample: its image, its text, and what its JSON says."""
@@ -422,13 +437,14 @@ class ShardReader:
         chosen = {ours: f".{theirs}" for ours, theirs in self.theirs.items() if f".{theirs}" in files}
         record, image = self._only(sample, RECORDS), chosen.pop(IMAGE, None)
         row = {} if record is None else self._record(key, read(files[record]))
+        told = {name: row[name] for name in (KEY, IMAGE, CAPTION) if row.get(name) is not None}
         for ours, theirs in self.theirs.items():
             row[ours] = row.get(theirs)
         if IMAGE not in self.theirs:
             image = self._only(sample, IMAGES)
         if CAPTION not in self.theirs and (text := self._only(sample, TEXTS)):
             chosen[CAPTION] = text
-        row[IMAGE] = None
+        row[IMAGE] = {"bytes": None, "path": None} if image else None
         if image and images:
             path = str(self.path.absolute() / names[files[image]])
             path = path if self.paths and storable(path) == path else None
@@ -436,6 +452,8 @@ class ShardReader:
         for ours, ending in chosen.items():
             row[ours] = self._text(key, read(files[ending]))
         row[KEY] = key
+        for name, value in told.items():
+            self.count_covered(name, value, row[name], key)
         if len(files) == bool(image) + bool(record) + len(chosen):
             return row
         unread = [ending for ending in files if ending not in (image, record, *chosen.values())]
@@ -446,6 +464,11 @@ class ShardReader:
             if not (ending in TEXTS and CAPTION in self.theirs) and not (ending in IMAGES and IMAGE in self.theirs):
                 self.left_out.add(f"files `{ending}` of samples (not read)", 1, key)
         return row
+
+    def count_covered(self, name: str, theirs: Any, ours: Any, key: str) -> None:
+        """Counts a field of a record in whose place a column of ours says something else."""
+        if theirs is not None and name not in self.theirs and str(theirs).strip() != str(ours).strip():
+            self.left_out.add(f"fields `{name}` of records (our column has the name)", 1, f"{key}: {theirs!r}")
 
     def _only(self, sample: Sample, kind: Sequence[str]) -> str | None:
         """The ending of a sample's file of one kind; None where there is none, or it is not known which."""
@@ -479,36 +502,37 @@ class ShardReader:
         return record
 
     def features(self, keep: Sequence[str] | None = None) -> Features:
-        """The columns of its pairs and their types, under our names: of an archive by its first pairs.
+        """The columns of its pairs and their types, under our names; of an archive as `first_features` has them."""
+        found, _ = self.first_features()
+        wanted = [name for name in (found if keep is None else keep) if name != KEY]
+        require_columns(found, wanted, reader=f"They are read of {self.path.name}.", remedy="Name what is there.")
+        return Features({KEY: Value("string"), **{name: found[name] for name in wanted}})
+
+    def first_features(self, most: int = FIRST) -> tuple[Features, int]:
+        """The columns of at most so many pairs and their types, and how many pairs these are: all in Parquet files.
 
         Values of several types in one column of JSON are texts.
         """
-        if self.kind == "parquet":
-            with reading(self.path, AGAIN):
-                schema = pq.read_schema(self.path)
-            theirs = Features.from_arrow_schema(schema)
-            places = {name: self._place(name, schema.names) for name in (KEY, IMAGE, CAPTION, *self.theirs)}
-            found = {name: theirs[place] for name, place in places.items() if place}
-            found |= {name: theirs[name] for name in schema.names if name not in places.values()}
-            views = {"string_view": "string", "binary_view": "binary"}  # which pyarrow cannot take rows of
-            found |= {
-                name: Value(views[kind.dtype])
-                for name, kind in found.items()
-                if isinstance(kind, Value) and kind.dtype in views
-            }
-        else:
+        if self.kind != "parquet":
             reader = ShardReader(self.path, self.kind, self.theirs, paths=True, allow_outside=self.allow_outside)
-            rows = list(islice(reader.samples(), _FIRST))
+            rows = list(islice(reader.samples(images=False), most))
             names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
             names.pop(FAULT, None)
             values = {name: _array([row.get(name) for row in rows]) for name in names if name != IMAGE}
             found = dict(Features.from_arrow_schema(pa.table(values).schema))
-            found |= {IMAGE: Image()} if IMAGE in names else {}
-        if IMAGE in found:
-            found[IMAGE] = Image()
-        wanted = [name for name in (found if keep is None else keep) if name != KEY]
-        require_columns(found, wanted, reader=f"They are read of {self.path.name}.", remedy="Name what is there.")
-        return Features({KEY: Value("string"), **{name: found[name] for name in wanted}})
+            return Features(found | ({IMAGE: Image()} if IMAGE in names else {})), len(rows)
+        with reading(self.path, AGAIN):
+            file = pq.ParquetFile(self.path)
+            schema, count = file.schema_arrow, file.metadata.num_rows
+        theirs = Features.from_arrow_schema(schema)
+        places = {name: self._place(name, schema.names) for name in (KEY, IMAGE, CAPTION, *self.theirs)}
+        found = {name: theirs[place] for name, place in places.items() if place}
+        found |= {name: theirs[name] for name in schema.names if name not in places.values()}
+        views = {"string_view": "string", "binary_view": "binary"}  # which pyarrow cannot take rows of
+        for name, kind in found.items():
+            if isinstance(kind, Value) and kind.dtype in views:
+                found[name] = Value(views[kind.dtype])
+        return Features(found | ({IMAGE: Image()} if IMAGE in found else {})), count
 
     def tables(self, features: Features, size: int = 256) -> Iterator[pa.Table]:
         """The pairs front to back, at most `size` at a time, as tables of these columns.
@@ -541,14 +565,30 @@ class ShardReader:
     def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         """Values of JSON as a column of a known type; those of another type are counted, and null."""
         try:
+            cuts = pa.types.is_integer(field.type) and any(isinstance(value, float) for value in values)
+            if cuts or pa.types.is_nested(field.type):
+                raise TypeError(f"pyarrow makes {field.type} of anything, without fractions and unknown fields")
             return _array(values, field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            found = [None if value is None else fitting(value, field.type) for value in values]
-            odd = [value for value, fit in zip(values, found, strict=True) if fit is None and value is not None]
-            if found.count(None) == len(found) > 1:
-                raise
-            self.left_out.add(f"values of `{field.name}` that are no {field.type}", len(odd), repr(odd[0]))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            counted = LeftOut()
+            found = [self.fitted(field.name, value, field.type, counted) for value in values]
+            if found.count(None) == len(found) > values.count(None) + 1:
+                raise error
+            for reason, count, example in counted.items():
+                self.left_out.add(reason, count, example)
             return pa.array(found, field.type)
+
+    def fitted(self, name: str, value: Any, kind: pa.DataType, left_out: LeftOut | None = None) -> Any:
+        """A value of JSON as one of a column's type; what is lost by that is counted."""
+        try:
+            fit = pa.array([value], kind)[0].as_py()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            fit = str(value) if pa.types.is_string(kind) else None
+        if not _holds(fit, value):
+            fit = fit if pa.types.is_nested(kind) else None
+            reason = f"that are no {kind}" if fit is None else "with fields or values that are not kept"
+            (left_out or self.left_out).add(f"values of `{name}` {reason}", 1, repr(value))
+        return fit
 
 
 def _keys(keys: Sequence[Any], start: int) -> list[str]:
@@ -556,12 +596,26 @@ def _keys(keys: Sequence[Any], start: int) -> list[str]:
     return [str(start + row if key is None else key) for row, key in enumerate(keys)]
 
 
-def fitting(value: Any, kind: pa.DataType) -> Any:
-    """A value of JSON as one of a type, None where it is none; texts are of anything."""
+def _holds(fit: Any, value: Any) -> bool:
+    """Whether all that a value of JSON has is in one of a column's type."""
+    if isinstance(fit, dict) and isinstance(value, dict):
+        return all(_holds(fit.get(name), inner) for name, inner in value.items())
+    if isinstance(fit, list) and isinstance(value, list):
+        return len(fit) == len(value) and all(map(_holds, fit, value))
+    if isinstance(value, float) and isinstance(fit, int):
+        return fit == value  # pyarrow cuts fractions
+    return fit is not None or value is None
+
+
+def widest(one: Any, other: Any) -> Any:
+    """The type that holds values of two: texts where none does."""
+    if one == other:
+        return one
+    schemas = [Features({"values": kind}).arrow_schema.remove_metadata() for kind in (one, other)]
     try:
-        return pa.array([value], kind)[0].as_py()
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return str(value) if pa.types.is_string(kind) else None
+        return Features.from_arrow_schema(pa.unify_schemas(schemas, promote_options="permissive"))["values"]
+    except pa.ArrowException:
+        return Value("string")
 
 
 def _array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:

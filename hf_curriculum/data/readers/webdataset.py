@@ -22,13 +22,14 @@ from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_caption_file, 
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.shards import (
     FAULT,
+    FIRST,
     KEY,
     ShardReader,
     SourceShard,
     as_texts,
     find_shards,
-    fitting,
     is_missing,
+    widest,
 )
 
 _REJECTED = "rows that cannot be read"
@@ -141,11 +142,16 @@ def load_shards(
     counted = LeftOut() if left_out is None else left_out
     options = {"columns": columns, "allow_outside": allow_outside}
     further: dict[str, Any] = {}
-    for shard in shards:  # the first that has any
-        found = _reader(shard, **options).features()
-        further = {name: kind for name, kind in found.items() if name not in (*fixed, *unkept, IMAGE, KEY, _REPORT)}
-        if len(found) > 1:
+    pairs = 0
+    for shard in shards:
+        found, count = _reader(shard, **options).first_features(FIRST - pairs)
+        for name, kind in found.items():
+            if name not in (*fixed, *unkept, IMAGE, KEY, _REPORT):
+                further[name] = widest(further.get(name, kind), kind)
+        pairs += count
+        if pairs >= FIRST:
             break
+    options["known"] = (*fixed, *unkept, IMAGE, KEY, *further)
     features = Features({**fixed, KEY: Value("string"), **further, _REPORT: Value("string")})
     try:
         pairs = Dataset.from_generator(
@@ -173,9 +179,8 @@ def load_shards(
     return pairs.remove_columns(_REPORT)
 
 
-def _reader(shard: SourceShard, columns: Mapping[str, str] | None, allow_outside: bool) -> ShardReader:
-    path = Path(shard.address.removeprefix("file://"))
-    return ShardReader(path, shard.kind, columns, (), paths=True, allow_outside=allow_outside)
+def _reader(shard: SourceShard, columns: Mapping[str, str] | None, **options: Any) -> ShardReader:
+    return ShardReader(Path(shard.address.removeprefix("file://")), shard.kind, columns, (), paths=True, **options)
 
 
 def _pairs(
@@ -218,19 +223,19 @@ def _rows(
         row: Row = {KEY: key, _REPORT: None}
         for name, kind in types.items():
             row[name] = value = found.get(name)
-            as_it_is = value is None or (type(value) is _PLAIN.get(kind) and not _is_huge(value))
-            if not as_it_is and reader.kind != "parquet":
-                row[name] = fitting(value, kind)
-                left_out.add(f"values of `{name}` that are no {kind}", row[name] is None, repr(value))
+            if type(value) is not _PLAIN.get(kind) or _is_huge(value):
+                row[name] = reader.fitted(name, value, kind)
         row |= {IMAGE: found[IMAGE]} if IMAGE in features else {}
         row |= {SHARD: shard.name} if SHARD in features else {}
+        if SHARD in features:
+            reader.count_covered(SHARD, found.get(SHARD), shard.name, key)
         row |= {URL: found.get(URL)} if URL in features else {}
         row[IMAGE_ID] = row.get(URL) if URL not in further else None
         if IMAGE_ID in reader.theirs:
             row[IMAGE_ID] = None if found.get(IMAGE_ID) is None else str(found[IMAGE_ID])
         elif IMAGE_ID in found:
             left_out.add("fields `image_id` of records (columns={'image_id': 'image_id'} takes them)", 1, key)
-        row[IMAGE_ID] = row[IMAGE_ID] or _image_id(found.get(IMAGE)) or f"{shard.stem}/{key}"
+        row[IMAGE_ID] = row[IMAGE_ID] or _image_id(row.get(IMAGE)) or f"{shard.stem}/{key}"
         for caption in captions:
             yield {**row, CAPTION: caption if isinstance(caption, str) else None}
 

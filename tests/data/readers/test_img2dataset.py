@@ -117,6 +117,23 @@ class TestFormats:
             "1 × image decoding error" in caplog.text
         )
 
+    def test_tables_whose_columns_differ(self, tmp_path, monkeypatch):
+        folder = write_shard(tmp_path / "cc", "00000", [0, 2], "parquet")
+        further = {0: {"score": pa.array([3, 4])}, 1: {"score": pa.array([0.5, 2.0]), "late": pa.array(["x", None])}}
+        for number, columns in further.items():
+            write_shard(folder, f"0000{number}", [0, 2], "parquet")
+            table = pq.read_table(folder / f"0000{number}.parquet")
+            for name, values in columns.items():
+                table = table.append_column(name, values)
+            pq.write_table(table, folder / f"0000{number}.parquet")
+        pairs = load_captioned(folder)
+        assert (pairs["score"][:], pairs["late"][:]) == ([3, 4, 0.5, 2], [None, None, "x", None])
+        monkeypatch.setattr("hf_curriculum.data.readers.webdataset.FIRST", 2)
+        pairs = load_captioned(folder)
+        assert pairs["score"][:] == [3, 4, None, 2]
+        assert "values of `score` that are no int64: 1 (0.5, for example)" in pairs.info.description
+        assert "fields `late` (not kept: none of the first pairs has one): 2" in pairs.info.description
+
     def test_the_curriculum_is_built_on_what_survived(self, downloads):
         pairs = add_scores(load_captioned(downloads), NounCount(), per_image="max")
         scores = np.array(pairs["noun_count"][:])

@@ -299,3 +299,51 @@ def test_parquet_with_lists_names_and_missing_keys(tmp_path):
     status = score_shards(tmp_path / "p.parquet", Widths(), tmp_path / "widths")
     assert load_scored(tmp_path / "widths")["width"][:] == [8, NAN, 10]
     assert status.left_out["images that are names of files (not opened)"][0] == 1
+
+
+def test_all_of_the_first_pairs_say_which_fields_there_are_and_of_which_types(tmp_path, monkeypatch):
+    def record(number):
+        late = {"late": f"l{number}"} if number == 150 else {}
+        inside = {"a": 1, "b": 2} if number == 151 else {"a": number}
+        return {"caption": "c", "size": 2.5 if number == 120 else number, "box": inside, **late}
+
+    def archive(name, numbers):
+        write(tmp_path / name, *(each for n in numbers for each in ((f"{n}.png", n), (f"{n}.json", record(n)))))
+
+    archive("d/0.tar", range(115))
+    archive("d/1.tar", range(115, 155))
+    pairs = load_captioned(tmp_path / "d")
+    assert pairs["size"][:] == [2.5 if n == 120 else n for n in range(155)]
+    assert pairs["late"][:] == ["l150" if n == 150 else None for n in range(155)]
+    assert [pairs["box"][n] for n in (3, 151)] == [{"a": 3, "b": None}, {"a": 1, "b": 2}]
+    assert pairs.info.description == ""
+    monkeypatch.setattr("hf_curriculum.data.readers.webdataset.FIRST", 100)
+    pairs = load_captioned(tmp_path / "d")
+    assert pairs["size"][:] == [None if n == 120 else n for n in range(155)]
+    for reason in (
+        "values of `size` that are no int64: 1 (2.5, for example)",
+        "fields `late` (not kept: none of the first pairs has one): 1 (150, for example)",
+        "values of `box` with fields or values that are not kept: 1 ({'a': 1, 'b': 2}, for example)",
+    ):
+        assert reason in pairs.info.description
+
+
+def test_fields_in_whose_place_our_columns_stand_are_counted(tmp_path):
+    record = {"image": "http://x/0.png", "shard": 7, "key": "other", "caption": "of the record"}
+    same = {"shard": "x.tar", "key": "1", "caption": "b"}
+    files = [
+        ("0.png", 0),
+        ("0.txt", "of the file"),
+        ("0.json", record),
+        ("1.png", 1),
+        ("1.txt", "b\n"),
+        ("1.json", same),
+    ]
+    path = write(tmp_path / "x.tar", *files)
+    pairs = load_captioned(path)
+    assert pairs[0]["caption"] == "of the file"
+    for name, value in record.items():
+        reason = f"fields `{name}` of records (our column has the name): 1 (0: {value!r}, for example)"
+        assert reason in pairs.info.description
+    pairs = load_captioned(path, columns={"caption": "caption", "image_id": "key"})
+    assert (pairs["caption"][:], pairs["image_id"][:]) == (["of the record", "b"], ["other", "1"])
