@@ -137,7 +137,7 @@ class PartFolder:
         """Reads a part."""
         file, rows = self.file(part), len(self.rows_of(part))
         try:
-            table = pyarrow.parquet.read_table(file, page_checksum_verification=True)
+            table = pyarrow.parquet.read_table(file.absolute(), page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{file} cannot be read ({error}). {_REMEDY}") from error
         with reading(file, _REMEDY):

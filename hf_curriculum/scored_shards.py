@@ -62,7 +62,7 @@ def stem_of(shard: str) -> str:
 
 def score_file(folder: str | Path, shard: str) -> Path:
     """Where the scores of a shard are."""
-    return Path(folder, _SCORES, f"{stem_of(shard)}.parquet").absolute()  # pyarrow takes `a:b` for an address
+    return Path(folder, _SCORES, f"{stem_of(shard)}.parquet")
 
 
 def done_shards(folder: str | Path) -> set[str]:
@@ -99,7 +99,7 @@ def read_shard_scores(folder: str | Path, shard: str, columns: Sequence[str] | N
         raise FileNotFoundError(f"{file} does not exist: the shard {shard} is not scored yet. Run `score_shards`.")
     validate_inside([str(file.absolute())], [folder], folder)
     with reading(file, _REMEDY):
-        opened = pq.ParquetFile(file, page_checksum_verification=True)
+        opened = pq.ParquetFile(file.absolute(), page_checksum_verification=True)
         about = parse_json((opened.schema_arrow.metadata or {}).get(MARK, b"{}"))
         table = opened.read(None if columns is None else list(columns), use_threads=False)
     wanted = {"shard": shard, "run": manifest_digest(read_manifest(folder)), "rows": table.num_rows}
@@ -112,7 +112,7 @@ def about_shard(folder: str | Path, shard: str) -> dict[str, Any]:
     """What is said of a shard where its scores are: its name, bytes, digest and rows."""
     file = score_file(folder, shard)
     with reading(file, _REMEDY):
-        return parse_json((pq.read_schema(file).metadata or {})[MARK])
+        return parse_json((pq.read_schema(file.absolute()).metadata or {})[MARK])
 
 
 def load_scored_shards(folder: str | Path) -> Dataset:

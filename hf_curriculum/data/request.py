@@ -20,7 +20,7 @@ from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
-from hf_curriculum.data.readers.outside_files import named_files, validate_folder, validate_inside
+from hf_curriculum.data.readers.outside_files import local_path, named_files, validate_folder, validate_inside
 
 UNSPLIT = "all"
 """The only key where a source has no splits."""
@@ -56,6 +56,8 @@ class Request:
                 f"`bad_rows={self.bad_rows!r}` was given. A row that cannot be read is an 'error', or such rows are "
                 "left out and counted ('drop')."
             )
+        object.__setattr__(self, "source", local_path(self.source))
+        object.__setattr__(self, "images", local_path(self.images))
         path = self.path
         kind = None if path is None else special_file(path)
         if kind not in (None, "folder"):

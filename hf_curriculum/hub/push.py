@@ -319,7 +319,7 @@ def _contents(target: Target, splits: Mapping[str, Dataset], folder: Path) -> Pu
 
 def _images(file: Path, names: Sequence[str]) -> tuple[int, int]:
     """Embedded files in columns of a Parquet file, at any depth, and their bytes there, as its footer says."""
-    metadata, count, size = pq.read_metadata(file), 0, 0
+    metadata, count, size = pq.read_metadata(file.absolute()), 0, 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
             path = column.path_in_schema.split(".")

@@ -112,7 +112,7 @@ def _read_source(
     if file.is_dir():
         validate_folder(file)
         is_scored = (file / MANIFEST).is_file()
-        table = read_scores(file) if is_scored else _read_parquet(str(file), keys, columns)
+        table = read_scores(file) if is_scored else _read_parquet(str(file.absolute()), keys, columns)
         return table, {"from": file.name, "digest": data_digest(table)}
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. It should hold the scores to join.")
@@ -170,7 +170,7 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
             convert_options=pyarrow.csv.ConvertOptions(column_types=text),
         )
     if kind == ".parquet":
-        return pyarrow.parquet.read_table(file)
+        return pyarrow.parquet.read_table(file.absolute())
     if kind in (".jsonl", ".ndjson"):
         table = pyarrow.json.read_json(file)
         dates = [key for key in text if key in table.column_names and pa.types.is_temporal(table[key].type)]
@@ -480,7 +480,9 @@ def save_scores(
     about = {"format": _FORMAT, "key": keys, "scores": names, "rows": len(first)}
     schema = features.arrow_schema
     schema = schema.with_metadata({**schema.metadata, _MARK: json.dumps(about).encode()})
-    with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as file:
+    with pyarrow.parquet.ParquetWriter(
+        Path(path).absolute(), schema, compression="zstd", write_page_checksum=True
+    ) as file:
         for start in range(0, len(first), 20_000):
             rows = first[start : start + 20_000]
             taken = {name: array.take(pa.array(rows)) for name, array in zip(keys, arrays, strict=True)}
@@ -544,7 +546,7 @@ def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. `save_scores` writes such a file.")
     try:
-        table = pyarrow.parquet.read_table(file, page_checksum_verification=True)
+        table = pyarrow.parquet.read_table(file.absolute(), page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{file} cannot be read as Parquet ({error}). It is damaged, or not a side file.") from error
     metadata = table.schema.metadata or {}

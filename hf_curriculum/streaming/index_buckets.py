@@ -141,7 +141,7 @@ def _features(files: list[Path]) -> Features:
     schemas = []
     for file in files:
         with reading(file, _REMEDY):
-            schemas.append(pq.read_schema(file))
+            schemas.append(pq.read_schema(file.absolute()))
     first = schemas[0]
     for file, schema in zip(files, schemas, strict=True):
         if not schema.equals(first):
@@ -160,7 +160,7 @@ def _features(files: list[Path]) -> Features:
 def _scores(file: Path, column: str) -> np.ndarray:
     """The scores in a file, float32 (rows,); a warning where it is sorted by them."""
     with reading(file, _REMEDY):
-        values = pq.read_table(file, columns=[column])[column].cast(pa.float32()).to_numpy()
+        values = pq.read_table(file.absolute(), columns=[column])[column].cast(pa.float32()).to_numpy()
     steps = np.diff(values)
     if len(values) > _FEW and values.min() < values.max() and ((steps >= 0).all() or (steps <= 0).all()):
         logger.warning(

@@ -184,7 +184,7 @@ def write_parquet(tables: Iterable[pa.Table], file: Path, schema: pa.Schema, gro
     """
     options = datasets.config.DEFAULT_CDC_OPTIONS
     with pq.ParquetWriter(
-        file, schema, use_content_defined_chunking=options, write_page_index=True, write_page_checksum=True
+        file.absolute(), schema, use_content_defined_chunking=options, write_page_index=True, write_page_checksum=True
     ) as writer:
         for table in merged_tables(tables, group_bytes):
             groups = max(1, round(table.nbytes / group_bytes))
@@ -209,7 +209,7 @@ class ParquetShard:
 
     def __init__(self, file: Path, features: Features) -> None:
         with reading(file, REMEDY):
-            self._file = pq.ParquetFile(file, page_checksum_verification=True)
+            self._file = pq.ParquetFile(file.absolute(), page_checksum_verification=True)
         self._path, self._features = file, features
         self._columns = list(features)
         groups = self._file.metadata

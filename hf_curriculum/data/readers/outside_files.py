@@ -26,6 +26,12 @@ def is_elsewhere(name: str) -> bool:
     return "://" in name or (scheme is not None and not os.path.ismount(f"{scheme[0]}/"))  # "C:" of Windows is none
 
 
+def local_path(path: Any) -> Any:
+    """A path; one that exists and looks like an address, `s3:data`, is absolute, because libraries take it for one."""
+    is_odd = isinstance(path, (str, Path)) and is_elsewhere(str(path)) and os.path.exists(path)
+    return type(path)(os.path.abspath(path)) if is_odd else path
+
+
 def named_files(dataset: Dataset, columns: Iterable[str] | None = None) -> Iterator[str]:
     """The files and addresses that rows name in place of holding the bytes, in lists and records too."""
     chosen = [name for name in (columns or dataset.features) if holds_files(dataset.features[name])]
@@ -75,6 +81,7 @@ def _named_in(array: pa.Array, feature: Any) -> Iterator[str]:
 
 def load_saved(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
     """`load_from_disk` of a data set whose own files, and the files that its rows name, are in its folder."""
+    path = local_path(path)
     if not allow_outside:
         validate_folder(path)
     try:

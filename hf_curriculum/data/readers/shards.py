@@ -163,7 +163,7 @@ def _file_system(address: str, options: Mapping[str, Any]) -> tuple[fsspec.Abstr
     local = address.removeprefix("file://")
     parts = [Path(local), *Path(local).parents] if local == address else []
     if local != address or os.path.exists(local) or any(":" in part.name and part.exists() for part in parts):
-        return LocalFileSystem(), LocalFileSystem._strip_protocol(local)
+        return LocalFileSystem(), LocalFileSystem._strip_protocol(os.path.abspath(local))
     return fsspec.url_to_fs(address, **dict(options))
 
 
@@ -353,7 +353,7 @@ class ShardReader:
     def _record_batches(self, names: Sequence[str], size: int) -> Iterator[tuple[pa.RecordBatch, dict[str, str]]]:
         """The rows of a Parquet file, and what the columns are called in it that it has."""
         with reading(self.path, AGAIN):
-            file = pq.ParquetFile(self.path)
+            file = pq.ParquetFile(self.path.absolute())
             found = file.schema_arrow.names
             places = {name: place for name in names if (place := self._place(name, found)) is not None}
             for name in found if self.known is not None else ():
@@ -522,7 +522,7 @@ class ShardReader:
             found = dict(Features.from_arrow_schema(pa.table(values).schema))
             return Features(found | ({IMAGE: Image()} if IMAGE in names else {})), len(rows)
         with reading(self.path, AGAIN):
-            file = pq.ParquetFile(self.path)
+            file = pq.ParquetFile(self.path.absolute())
             schema, count = file.schema_arrow, file.metadata.num_rows
         theirs = Features.from_arrow_schema(schema)
         places = {name: self._place(name, schema.names) for name in (KEY, IMAGE, CAPTION, *self.theirs)}

@@ -346,11 +346,11 @@ def _failures(folder: Path) -> pa.Table:
     """Why `img2dataset` has no image of an address, from the tables of its shards."""
     parts = [_FAILED.empty_table()]
     for shard in finished_shards(folder):
-        table = folder.absolute() / f"{shard}.parquet"  # pyarrow takes `a:b` for an address
+        table = folder / f"{shard}.parquet"
         if not table.is_file():
             continue
         with reading(table, AGAIN):
-            file = pq.ParquetFile(table)
+            file = pq.ParquetFile(table.absolute())
             columns = [name for name in (URL, "status", "error_message") if name in file.schema_arrow.names]
             rows = file.read(columns=columns)
         if "status" not in columns:

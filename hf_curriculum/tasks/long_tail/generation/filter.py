@@ -306,7 +306,7 @@ def _scores(
         if rank == 0:
             _write_table(pa.table({"score": numeric_column(found, scorer.name)}), file)
     wait_for_files(folder, [file.name], timeout)
-    return pyarrow.parquet.read_table(file)["score"].to_numpy().astype(np.float32)
+    return pyarrow.parquet.read_table(file.absolute())["score"].to_numpy().astype(np.float32)
 
 
 def _write_dropped(scored: Dataset, kept: np.ndarray, name: str, at_least: float, file: Path) -> None:
