@@ -75,7 +75,8 @@ def load_captioned(
             a list of addresses, the output folder of img2dataset.
         columns: our name -> theirs, `{"image": "img", "caption": "text", "image_id": "id"}`. A list names several
             columns of captions. Names left out are looked for under their usual aliases. Without an image id, it is
-            the file name (caption files) or a digest of the image (data sets).
+            the file name (caption files) or a digest of the image (data sets, archives). Of WebDataset archives, they
+            are fields of the JSON files or endings of files, `{"image": "left.jpg", "caption": "title"}`.
         split: one split alone.
         restval: how Karpathy's split "restval" counts: as "train", as its own split ("keep") or not at all ("drop").
         check_images: decode each image once now. Rows with unreadable ones are left out, counted in a warning and
