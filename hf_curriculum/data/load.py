@@ -131,7 +131,7 @@ def load_captioned(
     )
     splits, captions = _reader_of(request)(request)
     if objects is not None:
-        splits = add_objects(splits, objects)
+        splits = add_objects(splits, objects, request.left_out)
     splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
     splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
     name = source if request.path else "The data set"

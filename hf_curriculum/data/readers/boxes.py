@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_curriculum.data.images import image_frame, upright_size
+from hf_curriculum.data.left_out import LeftOut
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -34,7 +35,9 @@ class Annotated(NamedTuple):
     objects: Objects | None
 
 
-def fit_objects(source: Path, found: Sequence[Annotated], images: Sequence[Any]) -> list[Objects | None]:
+def fit_objects(
+    source: Path, found: Sequence[Annotated], images: Sequence[Any], left_out: LeftOut
+) -> list[Objects | None]:
     """The objects of each image, turned as EXIF turns it; None where it is not known how their boxes lie.
 
     Boxes are of the stored pixels where the file gives the image the stored size, and of the upright image where it
@@ -45,6 +48,7 @@ def fit_objects(source: Path, found: Sequence[Annotated], images: Sequence[Any])
         source: the file, for messages.
         found: what it says of the images.
         images: stored ones (`decode=False`), or None for those that are not there.
+        left_out: counts the images whose objects are None.
 
     Raises:
         ValueError: of more than a twentieth of the images or boxes the size is another, or the boxes lie outside, end
@@ -55,7 +59,7 @@ def fit_objects(source: Path, found: Sequence[Annotated], images: Sequence[Any])
     conventions = {side for side in sides if side in ("stored", "upright")}
     other = conventions.pop() if len(conventions) == 1 else None
     sides = [other if side == "either" else side for side in sides]
-    _report_sizes(source, found, frames, sides)
+    _report_sizes(source, found, frames, sides, left_out)
     fitted, boxes = [], []
     for one, (size, orientation), side in zip(found, frames, sides, strict=True):
         objects = one.objects
@@ -81,7 +85,11 @@ def _frame_of(said: Size | None, stored: tuple[int, int] | None, orientation: in
 
 
 def _report_sizes(
-    source: Path, found: Sequence[Annotated], frames: Sequence[tuple[Any, int]], sides: Sequence[str | None]
+    source: Path,
+    found: Sequence[Annotated],
+    frames: Sequence[tuple[Any, int]],
+    sides: Sequence[str | None],
+    left_out: LeftOut,
 ) -> None:
     """Counts images whose boxes are not known to be of them; a `ValueError` where they are many."""
     wrong = [row for row, side in enumerate(sides) if side == "another"]
@@ -96,18 +104,14 @@ def _report_sizes(
                 f"{about} Give the images that they were drawn on, or scale the boxes with the images; sides that are "
                 "exchanged come from images that lost their EXIF and were not turned, or from a wrong file."
             )
-        logger.warning("%s Their objects are left out.", about)
+        left_out.add("images of another size than that of their boxes (null objects)", len(wrong), about)
     unknown = [found[row].name or found[row].image_id for row, side in enumerate(sides) if side is None]
-    if unknown:
-        logger.warning(
-            "%s: EXIF turns %d of %d images (%s, for example), and the sizes in the file do not say whether their "
-            "boxes were drawn before or after. Their objects are left out; store the images upright "
-            "(PIL.ImageOps.exif_transpose), with boxes that fit.",
-            source,
-            len(unknown),
-            len(found),
-            unknown[0],
-        )
+    left_out.add(
+        "images that EXIF turns, with boxes drawn before or after, which their sizes do not say (null objects; store "
+        "the images upright, PIL.ImageOps.exif_transpose)",
+        len(unknown),
+        next(iter(unknown), None),
+    )
 
 
 def _turned(box: Sequence[float], size: tuple[int, int], orientation: int) -> list[float]:

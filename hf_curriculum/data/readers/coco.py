@@ -246,10 +246,10 @@ def objects_array(rows: Iterable[Objects | None]) -> pa.Array:
     return pa.array(rows, pa.list_(pa.struct(_BOX + [field for field in _FURTHER if field[0] in known])))
 
 
-def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Dataset]:
+def add_objects(splits: Mapping[str, Dataset], path: str | Path, left_out: LeftOut) -> dict[str, Dataset]:
     """Adds the annotated objects of each row's image, as `GroundTruthBoxes` and the embedded scenes have them."""
     path = Path(path)
-    annotated = _read_voc(path) if path.is_dir() else list(read_instances(path).values())
+    annotated = _read_voc(path, left_out) if path.is_dir() else list(read_instances(path, left_out).values())
     keys = {split: _names_and_ids(rows) for split, rows in splits.items()}
     named = any(FILE_NAME in rows.column_names or any(named_files(rows, [IMAGE])) for rows in splits.values())
     found = _join(path, annotated, {key: None for of_split in keys.values() for key in of_split}, named)
@@ -264,7 +264,7 @@ def add_objects(splits: Mapping[str, Dataset], path: str | Path) -> dict[str, Da
         shown = rows.select(list(of_split.values())) if IMAGE in rows.column_names else None
         is_image = shown is not None and isinstance(shown.features[IMAGE], Image)
         images |= zip(of_split, stored_images(shown) if is_image else [None] * len(of_split), strict=True)
-    fitted = fit_objects(path, [annotated[number] for number in images], list(images.values()))
+    fitted = fit_objects(path, [annotated[number] for number in images], list(images.values()), left_out)
     objects = dict(zip(images, fitted, strict=True))
     added, total = {}, sum(map(len, splits.values()))
     for split, rows in splits.items():
@@ -326,7 +326,7 @@ def _join(path: Path, annotated: Sequence[Annotated], keys: Mapping[_Key, None],
     return found
 
 
-def read_instances(path: Path) -> dict[str, Annotated]:
+def read_instances(path: Path, left_out: LeftOut) -> dict[str, Annotated]:
     """Image id → what COCO's instances say of it; without a name where the file does not list the image."""
     try:
         with open_text(path) as file:
@@ -356,9 +356,9 @@ def read_instances(path: Path) -> dict[str, Annotated]:
             f"{path} cannot be read as objects ({plain:.500}). COCO's instances_*.json have `images`, and "
             "`annotations` with a `bbox` each; VOC's are a folder of .xml files."
         ) from error
-    for wrong, what in ((unlisted, "images that it does not list"), (unlabelled, "categories that it does not list")):
-        if wrong:
-            logger.warning("%s: %d boxes are of %s, %r for example.", path, len(wrong), what, wrong[0])
+    for what, wrong in (("images", unlisted), ("categories", unlabelled)):
+        reason = f"boxes of {what} that {path.name} does not list (without their names)"
+        left_out.add(reason, len(wrong), next(iter(wrong), None))
     return images
 
 
@@ -418,11 +418,9 @@ def class_names(path: str | Path) -> list[str]:
         return list(_class_names(Path(path), parse_json(file.read()).get("categories") or [], needed=True).values())
 
 
-def _read_voc(folder: Path) -> list[Annotated]:
+def _read_voc(folder: Path, left_out: LeftOut) -> list[Annotated]:
     """What the .xml files of a folder, and of folders in it, say."""
-    left_out = LeftOut()
     files = find_files(folder, (".xml",), left_out)
-    left_out.report(folder, ())
     if not files:
         raise ValueError(f"{folder} holds no .xml files. VOC's annotations are one for each image.")
     return read_voc(folder, {file.relative_to(folder).as_posix(): file for file in files})

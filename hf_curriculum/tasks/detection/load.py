@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +19,6 @@ from hf_curriculum.data.readers.tables import FILE_NAME
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, one_or_all
 from hf_curriculum.data.text import open_text
 from hf_curriculum.shapes import validate_arguments
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 _VOC_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 _FOLDERS = ("JPEGImages", "Annotations")
@@ -76,7 +73,7 @@ def _read_coco(request: Request) -> Dataset:
         raise ValueError(
             f"`split={request.split!r}` was given, and COCO keeps each split in a file of its own. Leave it out."
         )
-    found = [one for one in read_instances(path).values() if one.name]
+    found = [one for one in read_instances(path, request.left_out).values() if one.name]
     names = [one.name for one in found]
     folder = find_image_folder(path, names) if request.images is None else Path(request.images)
     if folder is None:
@@ -86,7 +83,9 @@ def _read_coco(request: Request) -> Dataset:
     paths = locate_images(folder, names)
     if not request.allow_outside:
         validate_inside(paths, [folder], path)
-    return _rows(path, found, [one.image_id for one in found], paths)
+    rows = _rows(path, found, [one.image_id for one in found], paths, request.left_out)
+    request.left_out.report(path, [rows])
+    return rows
 
 
 def _read_voc(request: Request) -> dict[str, Dataset]:
@@ -119,7 +118,7 @@ def _read_voc(request: Request) -> dict[str, Dataset]:
             request.left_out.add(
                 f"annotations of images of {lists[name].name} (null)", len(bare), next(iter(bare), None)
             )
-        splits[name] = _rows(lists[name], found, of_split, paths)
+        splits[name] = _rows(lists[name], found, of_split, paths, request.left_out)
     request.left_out.report(path, splits.values())
     return splits
 
@@ -149,19 +148,21 @@ def _voc_lists(folder: Path, split: str | None) -> dict[str, Path]:
     return chosen
 
 
-def _rows(source: Path, found: Sequence[Annotated], ids: Sequence[str], paths: Sequence[str]) -> Dataset:
-    """The data set of the images that are there; the others are counted in a warning."""
+def _rows(
+    source: Path, found: Sequence[Annotated], ids: Sequence[str], paths: Sequence[str], left_out: LeftOut
+) -> Dataset:
+    """The data set of the images that are there; the others are counted."""
     there = [row for row, file in enumerate(paths) if Path(file).is_file()]
     if not there:
         raise FileNotFoundError(
             f"None of the {len(paths):,} images of {source} is there ({paths[0] if paths else 'it names none'}, for "
             "example). Boxes are of no use without images: name their folder, `images=`."
         )
-    if len(there) < len(paths):
-        lost = [one.name for row, one in enumerate(found) if row not in set(there)]
-        logger.warning("%d of %d images of %s are missing: %s ...", len(lost), len(found), source, lost[:3])
+    lost = [found[row].name for row in sorted({*range(len(paths))}.difference(there))]
+    left_out.add(f"images of {source.name} that are missing", len(lost), ", ".join(lost[:3]))
     known = [row for row in there if found[row].objects is not None]
-    fitted = fit_objects(source, [found[row] for row in known], [{"bytes": None, "path": paths[row]} for row in known])
+    stored = [{"bytes": None, "path": paths[row]} for row in known]
+    fitted = fit_objects(source, [found[row] for row in known], stored, left_out)
     objects = dict(zip(known, fitted, strict=True))
     table = {IMAGE: [paths[row] for row in there], IMAGE_ID: [ids[row] for row in there]}
     table |= {FILE_NAME: [found[row].name for row in there]}

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from hf_curriculum import load_captioned
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.coco import read_instances
 from hf_curriculum.data.readers.img2dataset import load_img2dataset
 from hf_curriculum.data.readers.url_lists import load_url_list
@@ -82,7 +83,7 @@ def test_json_nested_too_deeply(tmp_path, name):
 def test_objects_nested_too_deeply(tmp_path):
     (tmp_path / "instances.json").write_text(DEEP)
     with pytest.raises(ValueError, match=r"instances\.json cannot be read as objects .*nested too deeply"):
-        read_instances(tmp_path / "instances.json")
+        read_instances(tmp_path / "instances.json", LeftOut())
 
 
 def test_narratives_nested_too_deeply(tmp_path):
