@@ -275,11 +275,14 @@ Epochs = Annotated[
 
 def image_files(given: Iterable[Path], ids: bool) -> Iterator[Path]:
     """The files that are named, and the images of the folders; with `ids`, names of no file too."""
-    from hf_curriculum.data.images import list_images
+    from hf_curriculum.data.left_out import LeftOut
+    from hf_curriculum.data.readers.folder import find_files
 
     for path in given:
         if path.is_dir():
-            inside = list_images(path)
+            left_out = LeftOut()
+            inside = find_files(path, IMAGE_SUFFIXES, left_out, "files of other endings (no images)", below=False)
+            left_out.report(path, ())
             if not inside:
                 raise ValueError(
                     f"The folder {path} holds no image ({', '.join(IMAGE_SUFFIXES)}). Name files, or another."

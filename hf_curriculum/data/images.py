@@ -8,7 +8,6 @@ import warnings
 import zlib
 from collections.abc import Mapping
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -17,8 +16,7 @@ import PIL
 from PIL import Image, ImageChops, ImageFile, ImageOps, PngImagePlugin, features
 from PIL.ExifTags import Base
 
-from hf_curriculum.config import IMAGE_SUFFIXES, special_file
-from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.config import special_file
 
 # What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
 DECODING_ERRORS: tuple[type[BaseException], ...] = (
@@ -56,17 +54,6 @@ def decoding_settings() -> str:
         PngImagePlugin.MAX_TEXT_MEMORY,
     )
     return repr((PIL.__version__, libraries, sorted(Image.OPEN), limits))
-
-
-def list_images(folder: Path, pattern: str = "*") -> list[Path]:
-    """The images of a folder by their endings, sorted; its other files are counted by theirs, hidden ones left out."""
-    files = sorted(file for file in folder.glob(pattern) if not (file.is_dir() or file.name.startswith(".")))
-    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
-    left_out = LeftOut()
-    for file in set(files).difference(images):
-        left_out.add(f"files *{file.suffix.lower()} (no images)", example=file.name)
-    left_out.report(folder, ())
-    return images
 
 
 class UnreadableImageError(ValueError):

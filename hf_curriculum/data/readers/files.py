@@ -12,6 +12,7 @@ from typing import Any
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.identity import match_names
 from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
@@ -20,8 +21,8 @@ from hf_curriculum.data.readers.folder import (
     IMAGE_SUFFIXES,
     JSON,
     TABLES,
-    count_hidden,
     find_caption_file,
+    find_files,
     find_image_folder,
     find_only_json,
     find_only_table,
@@ -76,7 +77,7 @@ def read_caption_files(request: Request) -> dict[str, Dataset]:
     tables: dict[str, tuple[dict[str, Any], Path]] = {}
     for folder_split, file in _caption_files(request.path).items():
         if request.path.is_dir() and file.is_file():
-            count_hidden(file.parent, (*TABLES, *JSON), request.left_out)
+            find_files(file.parent, (*TABLES, *JSON), request.left_out, below=False)
         if not request.allow_outside and file != request.path:
             validate_inside([str(file)], [request.path], request.path)
         for file_split, table in _parse(file, request).items():
@@ -137,11 +138,12 @@ def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | Non
         values = [{CAPTION: value} for value in values]
     else:
         return None
-    files = {} if named or request.images is False else _by_bare_name(request)
+    files = match_names(content, [] if named or request.images is False else _image_names(request))
     for name, value in zip(content, values, strict=True):
-        if len(files.get(name, ())) > 1:
-            raise ValueError(f"{name!r} is the name of {files[name]}, and it is not known which is meant. Correct it.")
-        value |= {FILE_NAME: next(iter(files.get(name, ())), name), IMAGE_ID: value.get(IMAGE_ID, name)}
+        if name in files.ambiguous:
+            end, *several = files.ambiguous[name]
+            raise ValueError(f"{end!r} is the name of {several}, and it is not known which is meant. Correct it.")
+        value |= {FILE_NAME: files.pairs.get(name, name), IMAGE_ID: value.get(IMAGE_ID, name)}
     return Records(values)
 
 
@@ -149,15 +151,12 @@ def _is_captions(value: Any) -> bool:
     return all(isinstance(one, str) for one in (value if isinstance(value, list) else [value]))
 
 
-def _by_bare_name(request: Request) -> dict[str, list[str]]:
-    """Names of images, from the folder that they are looked for in, by the same without their endings."""
+def _image_names(request: Request) -> list[str]:
+    """Names of images, from the folder that they are looked for in."""
     beside = request.path if request.path.is_dir() else request.path.parent
     places = [Path(request.images)] if request.images else [*(beside / name for name in IMAGE_FOLDERS), beside]
-    folder, found = next(place for place in (*places, beside) if place.is_dir()), {}
-    for image, _ in walk_images(folder):
-        name = image.relative_to(folder)
-        found.setdefault(name.with_suffix("").as_posix(), []).append(name.as_posix())
-    return found
+    folder = next(place for place in (*places, beside) if place.is_dir())
+    return [image.relative_to(folder).as_posix() for image in find_files(folder, IMAGE_SUFFIXES)]
 
 
 def _unrecognised(path: Path, request: Request, found: Any) -> ValueError:

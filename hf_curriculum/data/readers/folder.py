@@ -39,16 +39,22 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 def find_files(
-    folder: Path, endings: tuple[str, ...], left_out: LeftOut | None = None, others: str | None = None
+    folder: Path,
+    endings: tuple[str, ...],
+    left_out: LeftOut | None = None,
+    others: str | None = None,
+    *,
+    below: bool = True,
 ) -> list[Path]:
     """The files below a folder that end in one of these, in capitals or not, by path; hidden ones are never data.
 
     Hidden are names that begin with a dot, and `__MACOSX`. Folders and files that would be looked at but for that are
-    counted, and under the reason `others` files of other endings.
+    counted, and under the reason `others` files of other endings. `below=False` looks into the folder alone.
     """
     left_out, found = left_out or LeftOut(), []
     for place, folders, names in os.walk(folder):
         inside = Path(place).relative_to(folder)
+        folders[:] = folders if below else ()
         hidden = [name for name in folders if name[0] == "." or name == "__MACOSX"]
         folders[:] = [name for name in folders if name not in hidden]
         for name in names:
@@ -96,31 +102,23 @@ def find_only_json(folder: Path) -> Path | None:
     return find_only_table(folder, JSON)
 
 
-def count_hidden(folder: Path, endings: tuple[str, ...], left_out: LeftOut) -> None:
-    """Counts the hidden files of a folder that would be read if they were not hidden."""
-    hidden = [name for name in os.listdir(folder) if name.startswith(".") and name.lower().endswith(endings)]
-    left_out.add("hidden files (never read)", len(hidden), hidden and hidden[0])
-
-
 def walk_images(folder: Path, left_out: LeftOut | None = None) -> Iterator[tuple[Path, Path | None]]:
     """Each image of a folder and its folders, and the text beside it or None; hidden ones are counted."""
-    for place, folders, names in os.walk(folder):
-        if left_out is not None:
-            count_hidden(Path(place), IMAGE_SUFFIXES, left_out)
-            hidden = [name for name in folders if name.startswith(".")]
-            left_out.add("hidden folders (never read)", len(hidden), hidden and hidden[0])
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        there = set(names)
-        for name in sorted(names):
-            stem, ending = os.path.splitext(name)
-            if ending.lower() in IMAGE_SUFFIXES and not name.startswith("."):
-                beside = [stem + text for text in TEXTS if stem + text in there]
-                if len(beside) > 1:
-                    raise ValueError(
-                        f"{os.path.join(place, name)} has the texts {beside}, and it is not known which is its "
-                        "caption. Remove one of them."
-                    )
-                yield Path(place, name), Path(place, beside[0]) if beside else None
+    files = [(*os.path.splitext(file), file) for file in find_files(folder, (*IMAGE_SUFFIXES, *TEXTS), left_out)]
+    texts: dict[str, list[Path]] = {}
+    for stem, ending, file in files:
+        if ending.lower() in TEXTS:
+            texts.setdefault(stem, []).append(file)
+    for stem, ending, file in files:
+        beside = texts.get(stem, ())
+        if ending.lower() in TEXTS:
+            continue
+        if len(beside) > 1:
+            raise ValueError(
+                f"{file} has the texts {[text.name for text in beside]}, and it is not known which is its caption. "
+                "Remove one of them."
+            )
+        yield file, next(iter(beside), None)
 
 
 def find_texts_beside_images(folder: Path) -> Path | None:

@@ -64,6 +64,12 @@ def test_names_without_endings_in_a_folder_of_images(folder):
     rows = load_captioned(folder / "captions.json", images=folder)
     assert pairs(rows, folder) == PAIRS
     assert rows["image_id"][:] == ["a", "a", "deep/b"]
+    (folder / "captions.json").write_text(json.dumps({"/home/me/a": ["a dog", "a puppy"], "/home/me/deep/b": "a cat"}))
+    assert pairs(load_captioned(folder / "captions.json", images=folder), folder) == PAIRS
+    (folder / "captions.json").write_text(json.dumps({"x/a": ["a dog"], "y/a": ["a cat"]}))
+    with pytest.raises(ValueError, match=r"'a' is the name of \['x/a', 'y/a'\], and it is not known which"):
+        load_captioned(folder / "captions.json", images=folder)
+    (folder / "captions.json").write_text(json.dumps({"a": "a dog", "deep/b": "a cat"}))
     save(folder, "a.png")
     with pytest.raises(ValueError, match=r"'a' is the name of \['a\.jpg', 'a\.png'\], and it is not known which"):
         load_captioned(folder / "captions.json", images=folder)
@@ -96,8 +102,7 @@ class TestTextsBesideImages:
         assert pairs(rows, folder) == [("a.jpg", "a dog"), ("c.JPG", "two\nlines, of text"), ("deep/b.png", "a cat")]
         assert rows["image_id"][:] == ["a.jpg", "c.JPG", "deep/b.png"]
         assert "images without a text of their name: 1 (alone.webp, for example)" in caplog.text
-        assert "hidden files (never read): 1 (._a.jpg, for example)" in caplog.text
-        assert "hidden folders (never read): 1 (.ipynb_checkpoints, for example)" in caplog.text
+        assert "hidden files and folders: 2 (.ipynb_checkpoints, for example)" in caplog.text
 
     def test_by_split(self, tmp_path):
         save(tmp_path / "data", "train/a.jpg", "val/b.jpg")
@@ -112,7 +117,7 @@ class TestTextsBesideImages:
         ("texts", "options", "match"),
         [
             ({"a_txt": "0 0.5 0.5 0.25 0.2\n1 0.1 .2 0.1 0.1\n"}, {}, r"a\.txt holds numbers, .* as YOLO's boxes do"),
-            ({"a_txt": "x", "a_caption": "y"}, {}, r"has the texts \['a\.txt', 'a\.caption'\], and it is not known"),
+            ({"a_txt": "x", "a_caption": "y"}, {}, r"has the texts \['a\.caption', 'a\.txt'\], and it is not known"),
             ({"a_txt": "x"}, {"images": "data"}, "'images': 'data'.*would have no effect: the images lie beside"),
         ],
     )
@@ -203,7 +208,7 @@ def test_hidden_files_are_never_read_and_counted(folder, caplog):
     (folder / "._labels.csv").write_bytes(b"\0\5\x16\7")
     (folder / ".DS_Store").write_bytes(b"\0")
     assert load_captioned(folder)["caption"][:] == ["a dog"]
-    assert "hidden files (never read): 1 (._labels.csv, for example)" in caplog.text
+    assert "hidden files and folders: 1 (._labels.csv, for example)" in caplog.text
 
 
 def test_hidden_parquet_is_never_read_and_counted(tmp_path, caplog):
