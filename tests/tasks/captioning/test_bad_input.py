@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
