@@ -294,7 +294,9 @@ ACCEPTS = {
     "read_provenance(dataset)": lambda data, _: hf.read_provenance(data),
     "attach_provenance(dataset)": lambda data, _: attach_provenance(data, MADE),
     "save_scored(dataset)": saved,
-    "describe_scores(dataset)": lambda data, _: sorted(describe_scores(data)["columns"]),
+    "describe_scores(dataset)": lambda data, _: sorted(
+        {part["rows"] for part in describe_scores(data)["splits"].values()}
+    ),
     "write_provenance(dataset)": lambda data, folder: write_provenance(data, folder).name,
     "NormSim.__init__(targets)": lambda data, _: NormSim(data, image_embedding="image_embedding").name,
     "Influence.__init__(targets)": lambda data, _: Influence([TINY.git()], data, learning_rates=[1.0]).targets["rows"],
