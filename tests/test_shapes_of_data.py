@@ -443,6 +443,10 @@ SLIPS = {
         lambda: hf.add_scores(hf.CaptionLength(), ROWS),
         r"a CaptionLength as `dataset`.* The order of the arguments is `add_scores\(dataset, scorers, per_image\)`",
     ),
+    "a processor for a tokenizer": (
+        lambda: hf.CaptionCollator(hf.make_image_processor(8), object()),
+        r"as `tokenizer`, and a tokenizer is needed. .*CaptionCollator\(tokenizer, image_processor\)",
+    ),
     "a name for a scorer": (
         lambda: hf.add_scores(ROWS, "noun_count"),
         r"'noun_count' as `scorers`.*`NounCount\(\.\.\.\)`",
