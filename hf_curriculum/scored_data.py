@@ -44,6 +44,7 @@ _REMEDY = "Delete it and write it again with `write_provenance`."
 _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
 
 
+@validate_arguments
 def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
     """The content of `scores.json`: per split its rows, and per score provenance, unscored rows and quantiles."""
     content: dict[str, Any] = {"format": _FORMAT, "splits": {}}
@@ -59,6 +60,7 @@ def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
     return content
 
 
+@validate_arguments
 def write_provenance(dataset: Dataset | DatasetDict, path: str | Path) -> Path:
     """Writes `scores.json` beside a saved data set: per split provenance, rows, unscored rows, quantiles."""
     content = describe_scores(dataset)

@@ -101,7 +101,7 @@ def test_nothing_to_write_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="No column of this data set carries the provenance"):
         save_scored(bare, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(TypeError, match="needs all rows at once"):
+    with pytest.raises(TypeError, match="was given an IterableDataset as `dataset`"):
         write_provenance(scored([1]).to_iterable_dataset(), tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_what_is_not_joined():
     bare = Dataset.from_dict({"caption": ["x"], "noun_count": np.float32([1])})
     with pytest.raises(ValueError, match="`noun_count` of data set 1 has no record of where it came from"):
         concat_scored([scored([1]), bare])
-    with pytest.raises(TypeError, match="`concat_scored` joins data sets, and was given a DatasetDict"):
+    with pytest.raises(TypeError, match="`concat_scored` was given a list that holds a DatasetDict"):
         concat_scored([DatasetDict(train=scored([1]))])
     with pytest.raises(ValueError, match="no data set"):
         concat_scored([])

@@ -29,6 +29,7 @@ from hf_curriculum import shapes
 from hf_curriculum.data.captions import drop_empty_captions
 from hf_curriculum.data.tokenizer import train_word_tokenizer
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
+from hf_curriculum.scored_data import describe_scores, write_provenance
 from hf_curriculum.scorers.alignment.norm_sim import NormSim
 from hf_curriculum.scorers.influence import Influence
 from hf_curriculum.scoring.per_image import add_embeddings
@@ -293,6 +294,10 @@ ACCEPTS = {
     "read_provenance(dataset)": lambda data, _: hf.read_provenance(data),
     "attach_provenance(dataset)": lambda data, _: attach_provenance(data, MADE),
     "save_scored(dataset)": saved,
+    "describe_scores(dataset)": lambda data, _: sorted(
+        {part["rows"] for part in describe_scores(data)["splits"].values()}
+    ),
+    "write_provenance(dataset)": lambda data, folder: write_provenance(data, folder).name,
     "NormSim.__init__(targets)": lambda data, _: NormSim(data, image_embedding="image_embedding").name,
     "Influence.__init__(targets)": lambda data, _: Influence([TINY.git()], data, learning_rates=[1.0]).targets["rows"],
     "ObjectMentions.fit(dataset)": lambda data, _: hf.ObjectMentions(["dog"]).fit(data).name,
@@ -437,6 +442,10 @@ SLIPS = {
     "exchanged": (
         lambda: hf.add_scores(hf.CaptionLength(), ROWS),
         r"a CaptionLength as `dataset`.* The order of the arguments is `add_scores\(dataset, scorers, per_image\)`",
+    ),
+    "a processor for a tokenizer": (
+        lambda: hf.CaptionCollator(hf.make_image_processor(8), object()),
+        r"as `tokenizer`, and a tokenizer is needed. .*CaptionCollator\(tokenizer, image_processor\)",
     ),
     "a name for a scorer": (
         lambda: hf.add_scores(ROWS, "noun_count"),

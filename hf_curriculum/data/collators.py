@@ -14,6 +14,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.config import kind_of
 from hf_curriculum.data.caption_encoder import CaptionEncoder
 from hf_curriculum.data.identity import validate_same_image
 from hf_curriculum.data.image_inputs import FeatureInputs, ImageInputs, PixelInputs, RegionInputs
@@ -102,6 +103,11 @@ class CaptionCollator:
         regions: Mapping[str, Regions] | RegionInputs | None = None,
         learn_truncated_ends: bool = False,
     ) -> None:
+        if not hasattr(tokenizer, "pad_token_id"):
+            raise TypeError(
+                f"`CaptionCollator` was given {kind_of(tokenizer)} as `tokenizer`, and a tokenizer is needed. The "
+                "order of the arguments is `CaptionCollator(tokenizer, image_processor)`."
+            )
         if tokenizer.pad_token_id is None:
             raise ValueError(
                 f"The tokenizer ({type(tokenizer).__name__}) has no padding token, so captions of unequal length make "

@@ -132,6 +132,8 @@ def validate_scores(rule: Any, score_column: str | None, scores: Any, same_rows:
     """Scores are given once, for a curriculum, and for these rows."""
     given = None if score_column is None else f"score_column={score_column!r}"
     if scores is not None:
+        if rule is not None:
+            easy_of_numbers(rule)
         if given is not None:
             raise ValueError(
                 f"scores= and {given} were both given, and a run has one order. Leave scores= out, or pass "
@@ -175,7 +177,7 @@ def rank_training_data(
             f"scores has shape {scores.shape} but train_dataset has {len(data):,} rows: scores would belong to "
             "other examples. Give one number per row, in the data set's order."
         )
-    ranking = rank_scores(scores, easy_of_numbers(rule), unscored=rule.unscored, sort=sort)
+    ranking = rank_scores(scores, rule.easy or "low", unscored=rule.unscored, sort=sort)
     return replace(ranking, columns=columns, easy_ends=ends)
 
 

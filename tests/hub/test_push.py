@@ -331,7 +331,7 @@ def test_the_split_that_is_shown():
     both = DatasetDict(first=data, train=data)
     assert (_splits(both, None)[1], _splits(both, "first")[1]) == ("train", "first")
     assert _splits(DatasetDict(first=data, other=data), None)[1] == "first"
-    with pytest.raises(TypeError, match="was given"):
+    with pytest.raises(ValueError, match="the data has the splits"):
         _splits(DatasetDict(), None)
     with pytest.raises(ValueError, match="cannot be a part of a file's name"):
         _splits(DatasetDict({"train": data, "a-b": data}), None)

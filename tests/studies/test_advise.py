@@ -257,7 +257,7 @@ def test_what_nothing_can_be_told_of_is_refused(change, options, message):
 
 
 def test_splits_are_refused():
-    with pytest.raises(TypeError, match=r"`advise` was given .*Give a map-style `Dataset`, one split"):
+    with pytest.raises(TypeError, match=r"`advise` was given a dict of the splits .* give one of them"):
         advise({"train": made()[0]}, "fit")
 
 

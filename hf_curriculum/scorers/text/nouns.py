@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -57,7 +57,7 @@ class NounCount(CaptionScorer):
 
     def __init__(
         self,
-        tagger: str | Tagger | Callable[[list[str]], list[list[str]]] = "pattern",
+        tagger: str | Mapping[str, Any] | Tagger | Callable[[list[str]], list[list[str]]] = "pattern",
         tags: str | Sequence[str] | None = None,
         max_words: int | None = None,
         *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
@@ -103,7 +104,7 @@ def test_images_of_which_nothing_is_stored(store, tmp_path):
     with pytest.raises(MissingFeaturesError, match="Of the 2 images of eval_dataset, 1 are not in"):
         make_trainer(tmp_path, store, train_dataset=shown, eval_dataset=DATA.select(range(8, 12))).train()
     with pytest.raises(MissingFeaturesError, match="Of the 6 images of the data set, 1 are not in"):
-        generate_captions(None, DATA, CaptionCollator(TOKENIZER, regions=store))
+        generate_captions(torch.nn.Identity(), DATA, CaptionCollator(TOKENIZER, regions=store))
     with pytest.raises(MissingFeaturesError, match="Of the 6 images of x, 5 are not in dict, such as '1'"):
         FeatureInputs({"0": np.zeros((1, 2))}).validate(DATA, "x")
 

@@ -207,7 +207,7 @@ def test_errors_of_comparisons():
         compare_captions(both, references, confidence=95)
     with pytest.raises(ValueError, match="9 captions and references for 10 images"):
         compare_captions({"a": worse, "b": better[:9]}, references)
-    with pytest.raises(TypeError, match="`generated` is the string 'a dog'"):
+    with pytest.raises(TypeError, match="a dict that holds the text 'a dog' as `systems`"):
         compare_captions({"a": worse, "b": "a dog"}, references)
     scored = CaptionEvaluator(references, ["rouge"])(worse)
     with pytest.raises(
