@@ -158,9 +158,12 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
     named = [(name, place) for place, name in enumerate(header) if name]
     nameless = [place for place, name in enumerate(header) if not name]
     found, unnamed = Records(header=[name for name, _ in named]), False
+    rows = list(rows)
+    surplus = {len(cells) - len(header) for _, cells in rows}
+    if len(rows) > 1 and len(surplus) == 1 and max(surplus) > 0 and not any(any(row[len(header) :]) for _, row in rows):
+        left_out.add("rows with empty cells behind the header's last column", len(rows))
+        rows = [(number, cells[: len(header)]) for number, cells in rows]
     for number, cells in rows:
-        while len(cells) > len(header) and not cells[-1]:  # a separator too many is no cell
-            cells.pop()
         if not any(map(str.strip, cells)):
             left_out.add("rows of empty cells", len(cells) > 1, f"line {number}")
         elif len(cells) != len(header):
