@@ -136,7 +136,7 @@ def test_rows_left_over_or_missing():
         plan_of(Staged({"text": IID(epochs=1), "captions": IID(epochs=1), "books": IID(epochs=1)}))
 
 
-@pytest.mark.parametrize("rule", [Growing(epochs=4), Weighted(epochs=4), Filter(0.5, Growing(epochs=4))])
+@pytest.mark.parametrize("rule", [Growing(epochs=4), Weighted(epochs=4), Filter(0.5, Growing(epochs=4), easy="low")])
 def test_a_part_that_draws_in_a_way_of_its_own_draws_its_own_rows(rule):
     plan = plan_of(Staged({"text": IID(epochs=1), "captions": rule}))
     first = plan.stage_starts[1]
