@@ -155,7 +155,7 @@ def _fits_one(value: Any, hint: Any) -> bool:
         return True
     if origin in (dict, Mapping):
         exact = type(value) is dict and len(inner) == 2
-        return isinstance(value, Mapping) and (
+        return (isinstance(value, Mapping) or _is_store(type(value))) and (
             not exact or all(_fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items())
         )
     if _is_series(origin):
@@ -167,6 +167,11 @@ def _fits_one(value: Any, hint: Any) -> bool:
             return _holds_values(value, sized) and not any(map(_is_no_number, listed[:1]))
         return _holds_values(value, sized) and all(_fits(part, each) for part in parts.values())  # one of each type
     return isinstance(value, origin)
+
+
+def _is_store(cls: type) -> bool:
+    """Whether a class finds values by name and cannot list the names, as a folder of features does."""
+    return all(hasattr(cls, part) for part in ("__getitem__", "__contains__")) and not hasattr(cls, "__iter__")
 
 
 def _is_series(origin: Any) -> bool:

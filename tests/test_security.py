@@ -669,6 +669,7 @@ class TestWhatDataNames:
 
 NAMED_BY = {
     "auto_classes.py": "the table of names.py",
+    "shapes.py": "annotations of the functions that it wraps",
     "names.py": "its own tables, and entry points of installed packages",
     "scorers/registry.py": "the user, as module:Class on a command line or in a configuration that is named there",
     "training/setup.py": "the classes of a trainer that the user passed",

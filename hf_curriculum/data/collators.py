@@ -103,17 +103,7 @@ class CaptionCollator:
         regions: Mapping[str, Regions] | RegionInputs | None = None,
         learn_truncated_ends: bool = False,
     ) -> None:
-        if not hasattr(tokenizer, "pad_token_id"):
-            raise TypeError(
-                f"`CaptionCollator` was given {kind_of(tokenizer)} as `tokenizer`, and a tokenizer is needed. The "
-                "order of the arguments is `CaptionCollator(tokenizer, image_processor)`."
-            )
-        if tokenizer.pad_token_id is None:
-            raise ValueError(
-                f"The tokenizer ({type(tokenizer).__name__}) has no padding token, so captions of unequal length make "
-                "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is given by the "
-                "attention mask, so end tokens keep their labels."
-            )
+        _validate_tokenizer(tokenizer)
         self.image_inputs: ImageInputs | None = _image_inputs(
             image_processor, vision_features, regions, augment, image_column
         )
@@ -290,6 +280,21 @@ class CaptionCollator:
             f"`{self.caption_column}`{of} is {caption!r}, and a caption must be a text that is not empty: there would "
             "be nothing to learn from but the special tokens. Remove such rows with `drop_empty_captions(dataset)`, "
             "which counts them, or expand lists with `expand_captions(dataset)`."
+        )
+
+
+def _validate_tokenizer(tokenizer: Any) -> None:
+    """It is one, and can pad."""
+    if not hasattr(tokenizer, "pad_token_id"):
+        raise TypeError(
+            f"`CaptionCollator` was given {kind_of(tokenizer)} as `tokenizer`, and a tokenizer is needed. The "
+            "order of the arguments is `CaptionCollator(tokenizer, image_processor)`."
+        )
+    if tokenizer.pad_token_id is None:
+        raise ValueError(
+            f"The tokenizer ({type(tokenizer).__name__}) has no padding token, so captions of unequal length make "
+            "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is given by the "
+            "attention mask, so end tokens keep their labels."
         )
 
 

@@ -146,7 +146,7 @@ def load_conversations(
     known = (MESSAGES, IMAGES, PROMPT, COMPLETION, SYSTEM, HISTORY)
     if unknown := [name for name in columns or {} if name not in known]:
         raise ValueError(f"`columns` has the keys {unknown}. It maps our names {known} to those of the data.")
-    if isinstance(ignore, str) or not set(ignore) <= set(IGNORABLE):
+    if not set(ignore) <= set(IGNORABLE):
         raise ValueError(f"`ignore={ignore!r}` was given. It is a list of some of {IGNORABLE}.")
     options = {"options": load_dataset_options, "num_proc": num_proc, "bad_rows": bad_rows}
     request = Request("load_conversations", source, images, columns, split, allow_outside, **options)

@@ -6,7 +6,6 @@ import io
 import math
 from collections.abc import Sequence
 from itertools import chain
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,8 +165,6 @@ def _validate_arguments(
         "test": (shares["test"], 0, 1),
     }
     for name, (value, low, high) in ranges.items():
-        if name not in shares and name != "mismatched" and not isinstance(value, Integral):
-            raise TypeError(f"{name}={value!r} is not a whole number, and scenes are made for whole numbers only.")
         if not (low <= value and (high is None or value <= high)):
             limit = f"{low} or more" if high is None else f"from {low} to {high}"
             raise ValueError(f"{name}={value} cannot be: scenes are made for {name} {limit}.")

@@ -19,7 +19,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from hf_curriculum.hub.papers import PAPERS, paper_of
 from hf_curriculum.names import MODELS
-from hf_curriculum.provenance import checkout_commit, read_provenance, score_statistics
+from hf_curriculum.provenance import checkout_commit, read_feature_provenance, score_statistics
 from hf_curriculum.streaming.plan import BucketScores
 from hf_curriculum.training.setup import image_processor_of
 
@@ -164,7 +164,7 @@ def _score_facts(trainer: Any) -> dict[str, Any] | None:
         return None
     made = None
     if hasattr(trainer.train_dataset, "features"):
-        made = read_provenance(trainer.train_dataset).get(ranking.score_column)
+        made = read_feature_provenance(trainer.train_dataset.features or {}).get(ranking.score_column)
     return {
         "column": ranking.score_column or "score",
         "easy": ranking.easy,

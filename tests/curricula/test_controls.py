@@ -40,11 +40,11 @@ def plan_of(rule, scores=SCORES, **kwargs):
         Growing(epochs=3),
         Growing(),
         BabySteps(3, epochs=5),
-        Filter(0.5, Phases(3)),
+        Filter(0.5, Phases(3), easy="low"),
         Phases(2, steps_per_phase=(7, 9)),
         OnlineSelection(3, "loss", then=Phases(3, 2, "value")),
         OnlineSelection(2, "-loss", then=Growing(epochs=3)),
-        Filter(0.5, OnlineSelection(2, "loss", then=Phases(3))),
+        Filter(0.5, OnlineSelection(2, "loss", then=Phases(3)), easy="low"),
     ],
 )
 def test_hard_first_is_as_long_and_begins_at_the_other_end(rule):
@@ -90,14 +90,14 @@ def test_rules_without_a_hard_end(rule):
 
 
 def test_lengths_that_differ_and_kinds_that_are_none():
-    rule = Filter(0.9, Phases(3, 2, "value"))
+    rule = Filter(0.9, Phases(3, 2, "value"), easy="low")
     with pytest.raises(ValueError, match=r"Filter takes [\d,]+ steps, and with the hard end first [\d,]+"):
         control_of(plan_of(rule), "hard_first")
     with pytest.raises(ValueError, match="The control 'other' was asked for"):
         control_of(plan_of(replace(rule, keep=1.0)), "other")
 
 
-@pytest.mark.parametrize("rule", [Growing(), BabySteps(3), Filter(0.5, Growing())])
+@pytest.mark.parametrize("rule", [Growing(), BabySteps(3), Filter(0.5, Growing(), easy="low")])
 def test_hard_first_follows_max_steps_too(rule):
     plan = plan_of(rule, max_steps=77)
     flipped = control_of(plan, "hard_first")
@@ -110,7 +110,7 @@ def test_given_cuts_are_turned_round():
     flipped = control_of(plan_of(rule), "hard_first")
     assert flipped.thresholds == (4, 2)
     assert plan_of(flipped).max_steps == plan_of(rule).max_steps
-    same = Filter(1.0, BabySteps(2, cut="value", thresholds=(3,), epochs=5))
+    same = Filter(1.0, BabySteps(2, cut="value", thresholds=(3,), epochs=5), easy="low")
     assert control_of(plan_of(same), "hard_first") == replace(same, easy="high")
 
 
@@ -127,7 +127,8 @@ def test_controls_of_a_run_that_max_steps_ends():
 
 
 @pytest.mark.parametrize(
-    "rule", [OnlineSelection(3, "loss", then=Phases(4, 2)), Filter(0.3, OnlineSelection(4, "loss", then=IID(1)))]
+    "rule",
+    [OnlineSelection(3, "loss", then=Phases(4, 2)), Filter(0.3, OnlineSelection(4, "loss", then=IID(1)), easy="low")],
 )
 def test_the_control_of_a_choice_trains_on_as_many_examples(rule):
     plan = plan_of(rule)

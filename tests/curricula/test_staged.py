@@ -142,7 +142,7 @@ def test_a_part_that_draws_in_a_way_of_its_own_draws_its_own_rows(rule):
     first = plan.stage_starts[1]
     assert set(plan.rows(0, first).tolist()) == {0, 2, 5}
     assert set(plan.rows(first, plan.num_samples).tolist()) <= {1, 3, 4, 6, 7, 8, 9}
-    alone = make_plan(rule, SCORES[[1, 3, 4, 6, 7, 8, 9]], global_batch_size=4)
+    alone = make_plan(rule, rank_scores(SCORES[[1, 3, 4, 6, 7, 8, 9]]), global_batch_size=4)
     assert len(plan.rows(first, plan.num_samples)) == alone.num_samples
 
 

@@ -565,10 +565,11 @@ def test_columns_that_are_named():
     assert loaded.column_names == ["messages"]
 
 
-@pytest.mark.parametrize("ignore", ["images", ["pictures"]])
-def test_ignore_takes_known_names(ignore):
-    with pytest.raises(ValueError, match=r"`ignore=.*was given. It is a list of some of"):
-        load_conversations(Dataset.from_list([{"messages": CHAT}]), ignore=ignore)
+def test_ignore_takes_known_names():
+    with pytest.raises(ValueError, match=r"`ignore=\['pictures'\]` was given. It is a list of some of"):
+        load_conversations(Dataset.from_list([{"messages": CHAT}]), ignore=["pictures"])
+    with pytest.raises(TypeError, match=r"given the text 'images' as `ignore`, .* give `\['images'\]`"):
+        load_conversations(Dataset.from_list([{"messages": CHAT}]), ignore="images")
 
 
 def test_content_of_another_kind_is_refused():

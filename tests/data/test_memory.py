@@ -67,7 +67,7 @@ def with_ids(sizes):
 
 
 def test_finding_unreadable_images(sizes, monkeypatch):
-    monkeypatch.setattr(image_files, "_verdict", lambda item, max_pixels: (item[0], None))
+    monkeypatch.setattr(image_files, "_verdict", lambda item, max_pixels: (item[0], None, True))
     never_checked = iter(range(1, 9))  # verdicts are kept per limit
     held = held_per_row(lambda data: drop_unreadable_images({"train": data}, max_pixels=next(never_checked)), *sizes)
     assert held < 100
@@ -75,7 +75,7 @@ def test_finding_unreadable_images(sizes, monkeypatch):
 
 def test_leaving_out_unreadable_images(sizes, monkeypatch):
     def verdict(item, max_pixels):
-        return item[0], "broken" if item[1]["bytes"] == bytes(8) else None
+        return item[0], "broken" if item[1]["bytes"] == bytes(8) else None, True
 
     monkeypatch.setattr(image_files, "_verdict", verdict)
     for data in sizes:

@@ -180,7 +180,7 @@ def test_of_captions_and_how_rows_are_mapped(monkeypatch):
     expand_captions(data, "texts")
     features = Features({"caption": Value("string")})
     options = {"batched": True, "batch_size": 100, "features": features, "desc": "One row per caption"}
-    assert given == [({"columns": ["texts"]}, options)]
+    assert given == [({"columns": ["texts"], "kinds": {"texts": data.features["texts"]}}, options)]
 
 
 def test_of_scores_and_how_rows_are_mapped(monkeypatch, tmp_path):

@@ -334,7 +334,9 @@ RANDOM = np.random.default_rng(0).standard_normal(ROWS, dtype=np.float32)
 
 
 @pytest.mark.parametrize("scores", [RANDOM, RANDOM.astype(np.float64)], ids=["float32", "float64"])
-@pytest.mark.parametrize("rule", [Phases(4), IID(), Growing(epochs=1), Filter(0.5), Weighted(1.0)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Phases(4), IID(), Growing(epochs=1), Filter(0.5, easy="low"), Weighted(1.0)], ids=str
+)
 def test_a_plan_is_made_in_16_bytes_a_row_and_described_in_4(rule, scores, monkeypatch):
     monkeypatch.setattr(numbered, "_CHUNK", 1000)
     monkeypatch.setattr(weighted, "_ALONE", 100)

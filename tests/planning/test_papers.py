@@ -43,11 +43,11 @@ def test_wsod_curriculum_and_baseline_draw_the_papers_samples(size, pools, total
     [
         (IID(epochs=3), 3.0),
         (Phases(4, 1), 2.5),
-        (Filter(0.5, IID(epochs=4)), 2.0),
-        (Filter(0.5, Phases(4)), 1.25),
-        (Filter(0.75, Phases(4)), 1.875),
-        (Filter(0.5, IID(epochs=2)), 1.0),  # §4.4.2: the short schedules
-        (Filter(0.5, Phases(2)), 0.75),
+        (Filter(0.5, IID(epochs=4), easy="low"), 2.0),
+        (Filter(0.5, Phases(4), easy="low"), 1.25),
+        (Filter(0.75, Phases(4), easy="low"), 1.875),
+        (Filter(0.5, IID(epochs=2), easy="low"), 1.0),  # §4.4.2: the short schedules
+        (Filter(0.5, Phases(2), easy="low"), 0.75),
     ],
 )
 @pytest.mark.parametrize("size", [CC, REDCAPS, COCO])

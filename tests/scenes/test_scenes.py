@@ -241,7 +241,7 @@ def test_a_true_caption_is_never_taken_for_a_mismatch() -> None:
     ("arguments", "error", "message"),
     [
         ({"num_examples": 0}, ValueError, "num_examples=0 cannot be: .* 1 or more"),
-        ({"num_examples": 10.5}, TypeError, "num_examples=10.5 is not a whole number"),
+        ({"num_examples": 10.5}, TypeError, "given 10.5 as `num_examples`, and a whole number is needed"),
         ({"seed": -1}, ValueError, "seed=-1 cannot be"),
         ({"image_size": 16}, ValueError, "image_size=16 cannot be: .* from 32 to 1024"),
         ({"captions_per_image": 0}, ValueError, "captions_per_image=0 cannot be: .* from 1 to 5"),

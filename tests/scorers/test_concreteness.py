@@ -244,8 +244,8 @@ def test_errors(monkeypatch):
 
 def test_embeddings_that_cannot_be_compared():
     ids = {"image_id": ["a", "b"]}
-    with pytest.raises(TypeError, match=r"`Example.fit` was given an IterableDataset.*compares all images"):
-        unit_embeddings(Dataset.from_dict(ids).to_iterable_dataset(), "v", "Example")
+    with pytest.raises(TypeError, match=r"`Concreteness.fit` was given an IterableDataset .*without `streaming=True`"):
+        Concreteness(5).fit(Dataset.from_dict(ids).to_iterable_dataset())
     with pytest.raises(ValueError, match=r"`v` is not in the data.*Add embeddings of any image model"):
         unit_embeddings(Dataset.from_dict(ids), "v", "Example")
     with pytest.raises(ValueError, match="No row has an embedding in `v`"):

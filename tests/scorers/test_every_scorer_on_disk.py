@@ -29,6 +29,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("every") / "data"
     rows = ANY.rows(ROWS)
     rows["image_id"] = [f"picture {number // 8 % 6}" for number in range(ROWS)]
+    rows["image"] = [ANY.PNGS[number // 8 % 6 % len(ANY.PNGS)] for number in range(ROWS)]
     Dataset.from_dict(rows, features=ANY.FEATURES).save_to_disk(str(path))
     return path
 

@@ -204,8 +204,6 @@ def _so_far(run: Run, suite: str, results: Mapping[str, TaskResult], not_run: Ma
 
 def _asked(tasks: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
     """Benchmark → the subtasks asked for, None for all."""
-    if isinstance(tasks, str):
-        raise ValueError(f"tasks={tasks!r} is a single string. Pass a list of names, such as [{tasks!r}].")
     asked: dict[str, tuple[str, ...] | None] = {}
     for task in tasks:
         name, _, subtask = task.partition("/")

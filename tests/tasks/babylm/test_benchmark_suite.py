@@ -97,7 +97,7 @@ def test_a_try_is_marked_as_one(evaluate):
     [
         ({"suite": "glue"}, ValueError, "suite='glue' is not known"),
         ({"tasks": ["blimpp"]}, ValueError, "'blimpp' in `tasks` is not known"),
-        ({"tasks": "blimp"}, ValueError, "a single string"),
+        ({"tasks": "blimp"}, TypeError, r"given the text 'blimp' as `tasks`, .* give `\['blimp'\]`"),
         ({"tasks": []}, ValueError, "`tasks` is empty"),
         ({"limit": 0}, ValueError, "limit=0 leaves nothing"),
         ({"sources": {"blimpp": "x", "glue": "y"}}, ValueError, r"\['blimpp', 'glue'\] in `sources` would"),

@@ -95,10 +95,14 @@ def test_caption_metric_errors():
         caption_metrics(["a", "b"], [[], ["b"]])
     with pytest.raises(TypeError, match="a list that holds the text 'a dog' as `references`"):
         caption_metrics(["a", "b"], [["a"], "a dog"])
-    with pytest.raises(TypeError, match="`generated` is the string 'ab', whose letters"):
+    with pytest.raises(
+        TypeError, match=r"the text 'ab' as `generated`, and a list of texts is needed: give `\['ab'\]`"
+    ):
         caption_metrics("ab", [["a"], ["b"]])
-    with pytest.raises(TypeError, match="Caption 1 is None"):
+    with pytest.raises(TypeError, match="a list that holds None as `generated`"):
         caption_metrics(["a", None], [["a"], ["b"]])
+    with pytest.raises(TypeError, match="Caption 1 is None"):
+        caption_metrics(["a", "b"], [["a", None], ["b"]])
     with pytest.raises(ValueError, match="There are no references: nothing can be compared"):
         CaptionEvaluator([])
     with pytest.raises(ValueError, match=r"CLIPScore compares captions with images, and there are none\. Pass"):

@@ -178,6 +178,7 @@ class CaptionEvaluator:
                     stacklevel=2,
                 )
 
+    @validate_arguments
     def __call__(self, generated: Sequence[str]) -> CaptionScores:
         """Scores of one caption per image, in the order of the references.
 
@@ -247,11 +248,6 @@ def available_metrics(
 
 def validate_one_per_image(generated: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     """There is one caption for each image."""
-    if isinstance(generated, str):
-        raise TypeError(
-            f"`generated` is the string {generated[:40]!r}, whose letters would be taken for captions. Pass a list of "
-            "captions, one per image."
-        )
     if len(generated) != len(references) or not len(generated):
         raise ValueError(
             f"There are {len(generated):,} captions and references for {len(references):,} images. The two are "
@@ -261,12 +257,6 @@ def validate_one_per_image(generated: Sequence[str], references: Sequence[Sequen
 
 def reference_tokens(references: Sequence[Sequence[str]]) -> list[list[str]]:
     """The tokens of each image's references, those without a word left out."""
-    for row, given in enumerate(references):
-        if isinstance(given, str):
-            raise TypeError(
-                f"The references of image {row} are the string {given[:40]!r}, whose letters would be taken for "
-                "captions. Pass a list of captions for each image."
-            )
     tokens = iter(tokenize_all([text for given in references for text in given]))
     found = [[text for text in (next(tokens) for _ in given) if text] for given in references]
     bare = [row for row, texts in enumerate(found) if not texts]
