@@ -199,6 +199,7 @@ def _read_webdataset(request: Request) -> Read:
         allow_outside=request.allow_outside,
         reject=request.reject,
         left_out=request.left_out,
+        taken=request.taken,
     )
     return choose_split(splits, request.split), [CAPTION]
 
