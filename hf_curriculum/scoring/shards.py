@@ -27,6 +27,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import read_json, write_atomically
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.shards import (
+    FIRST,
     DamagedShardError,
     ShardReader,
     SourceShard,
@@ -58,6 +59,7 @@ _FORMAT = 1
 _CLAIMS, _FAILED = ".claims", ".failed"
 _POLL = 1.0  # seconds between two looks for a shard that is free
 _FAILURES = 16  # pairs of a batch, at least: a scorer that fails on each of them has failed on the shard
+_FEW = 100  # pairs that mostly have all columns
 _TRIES = 5  # shards that are opened for their columns, at most
 _COUNT = 5.0  # seconds between two counts of what all processes have done, 100,000 files maybe
 
@@ -237,8 +239,11 @@ class ShardRun:
             try:
                 with shard.local() as path:
                     reader = self.reader(path, shard)
-                    found = reader.features()
-                missing = next((name for name in needed if name not in found), KEY)
+                    for most in (_FEW, FIRST):
+                        found, _ = reader.first_features(most)
+                        missing = next((name for name in needed if name not in found), KEY)
+                        if missing == KEY:
+                            break
                 remedy = how_to_name(missing, found, reader.first_left_out, self.read)
                 require_columns(found, needed, reader=f"They are read of {shard.name}.", remedy=remedy)
                 if reader.taken:

@@ -49,6 +49,7 @@ STATS = "_stats.json"
 _KEYS = (KEY, "uid", "__key__")
 AGAIN = "Download it again (with img2dataset, delete its files first), or leave it out."
 """What to do about a damaged shard."""
+_OURS = frozenset((KEY, IMAGE, CAPTION))
 _BRACES = re.compile(r"\{([^{}]*)\}")
 FAULT = object()
 """The key, in a row, of why it cannot be read; no column can be called so."""
@@ -465,14 +466,15 @@ class ShardReader:
         chosen = {ours: f".{theirs}" for ours, theirs in self.theirs.items() if f".{theirs}" in files}
         record, image = next((ending for ending in RECORDS if ending in files), None), chosen.pop(IMAGE, None)
         row = {} if record is None else self._record(key, read(files[record]))
-        told = {name: row[name] for name in (KEY, IMAGE, CAPTION) if row.get(name) is not None}
+        told = {} if _OURS.isdisjoint(row) else {name: row[name] for name in _OURS if row.get(name) is not None}
         for ours, theirs in self.theirs.items():
             row[ours] = row.get(theirs)
         if IMAGE not in self.theirs:
             image = self._only(sample, IMAGES)
         if CAPTION not in self.theirs:
-            text, fields = self._only(sample, TEXTS), [] if FAULT in row else caption_fields(tuple(row))
-            if text and (text in TEXTS or not fields):
+            text = self._only(sample, TEXTS)
+            fields = [] if text in TEXTS or FAULT in row else caption_fields(tuple(row))
+            if text and not fields:
                 chosen[CAPTION] = text
             elif fields and fields[0] != CAPTION:
                 row[CAPTION] = self._take(row, fields)

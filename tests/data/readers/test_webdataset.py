@@ -384,7 +384,9 @@ def test_fields_of_captions_that_are_named_stay_columns(tmp_path, caplog):
     path = write(tmp_path / "x.tar", ("0.png", 0), ("0.json", {"text": "two words"}))
     with caplog.at_level("INFO"):
         pairs = load_captioned(path)
-        score_shards(path, [CaptionLength(), CaptionLength(column="text", name="of_text")], tmp_path / "out", keep=["text"])
+        score_shards(
+            path, [CaptionLength(), CaptionLength(column="text", name="of_text")], tmp_path / "out", keep=["text"]
+        )
     assert pairs["caption"][:] == load_scored(tmp_path / "out")["text"][:] == ["two words"]
     assert f"{path}: read caption ← text; `columns` names others" in caplog.text
     assert "x.tar: read caption ← text; `columns` names others" in caplog.text
