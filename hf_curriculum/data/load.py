@@ -169,12 +169,14 @@ def fields_of(source: str | Path) -> list[str] | None:
 
 
 def _read_img2dataset(request: Request) -> Read:
-    _validate_list(request)
+    _validate_list(replace(request, columns=None))
+    _validate_one_text(request)
     unused = {"images": request.images} if request.images is not None else {}
     unused |= {"download": True} if request.download else {}
     validate_unused(unused, f"{request.path} holds its own images")
     rows = load_img2dataset(
         request.path,
+        request.columns,
         num_proc=request.num_proc,
         allow_outside=request.allow_outside,
         reject=request.reject,
@@ -189,8 +191,7 @@ def _read_webdataset(request: Request) -> Read:
     unused |= {"download": True} if request.download else {}
     unused |= {} if request.restval == "train" else {"restval": request.restval}
     validate_unused(unused, f"{request.path} holds its own images")
-    several = [name for name, theirs in (request.columns or {}).items() if not isinstance(theirs, str)]
-    validate_unused(dict.fromkeys(several, "several columns"), "archives have one text for each sample")
+    _validate_one_text(request)
     splits = load_webdataset(
         request.path,
         request.columns,
@@ -199,8 +200,14 @@ def _read_webdataset(request: Request) -> Read:
         allow_outside=request.allow_outside,
         reject=request.reject,
         left_out=request.left_out,
+        taken=request.taken,
     )
     return choose_split(splits, request.split), [CAPTION]
+
+
+def _validate_one_text(request: Request) -> None:
+    several = [name for name, theirs in (request.columns or {}).items() if not isinstance(theirs, str)]
+    validate_unused(dict.fromkeys(several, "several columns"), "archives have one text for each sample")
 
 
 def _read_redcaps(request: Request) -> Read:

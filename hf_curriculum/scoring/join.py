@@ -265,11 +265,14 @@ def _join(
     source: str,
     overwrite: bool,
     side_file: Literal["complete", "partial"] | None = None,
+    texts: bool = False,
 ) -> dict[str, Dataset]:
-    """The splits with the score columns of a table, matched by key."""
+    """The splits with the score columns of a table, matched by key; `texts` where the table has numbers as texts."""
     reader = f"The scores in {source} are found by it."
     theirs = read_keys(table, keys, reader)
     ours = {name: read_keys(part, keys, reader) for name, part in splits.items()}
+    if texts:
+        ours = {name: [array.cast(pa.large_string()) for array in arrays] for name, arrays in ours.items()}
     if side_file is not None:
         _validate_types(ours, theirs, keys, source)
     rows = {name: match_keys(arrays, theirs, keys, source, side_file is not None) for name, arrays in ours.items()}
@@ -525,7 +528,7 @@ def load_scores(
     made = read_provenance(table)
     provenance = {name: made[name] for name in about["scores"]}
     side_file: Literal["complete", "partial"] = "partial" if partial else "complete"
-    joined = _join(splits, table, about["key"], provenance, str(path), overwrite, side_file)
+    joined = _join(splits, table, about["key"], provenance, str(path), overwrite, side_file, folder)
     return DatasetDict(joined) if isinstance(dataset, DatasetDict) else next(iter(joined.values()))
 
 
@@ -538,6 +541,15 @@ def _read_shards(folder: Path, splits: Mapping[str, Dataset]) -> tuple[Dataset, 
         raise ValueError(
             f"The data has none of the columns that name a pair in {folder}: {ways}, of which the scores have "
             f"{table.column_names}. Score with `keep=[...]` of a column that the data has too."
+        )
+    doubled = 0 if SHARD in keys else len(table) - pc.count_distinct(table.data.column(keys[0]), mode="all").as_py()
+    if doubled:
+        first = table[SHARD][0]
+        raise ValueError(
+            f"{doubled} values of `{keys[0]}` stand more than once in {folder}, where keys may begin anew in each "
+            f"shard, and the data has no `{SHARD}` and `{KEY}`. Load each shard by itself, name it, and concatenate "
+            f'them: data.add_column("{SHARD}", ["{first}"] * len(data)). Or score with `keep=[...]` of a `{UID}` or '
+            "`url` that the data has too."
         )
     return table, {"key": keys, "scores": list(read_provenance(table))}
 

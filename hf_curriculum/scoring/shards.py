@@ -26,7 +26,15 @@ from hf_curriculum.claims import Claim, Claims
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import read_json, write_atomically
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.shards import DamagedShardError, ShardReader, SourceShard, find_shards
+from hf_curriculum.data.readers.shards import (
+    FIRST,
+    DamagedShardError,
+    ShardReader,
+    SourceShard,
+    find_shards,
+    how_to_name,
+    json_text,
+)
 from hf_curriculum.parts import launched
 from hf_curriculum.scored_shards import (
     KEY,
@@ -51,6 +59,7 @@ _FORMAT = 1
 _CLAIMS, _FAILED = ".claims", ".failed"
 _POLL = 1.0  # seconds between two looks for a shard that is free
 _FAILURES = 16  # pairs of a batch, at least: a scorer that fails on each of them has failed on the shard
+_FEW = 100  # pairs that mostly have all columns
 _TRIES = 5  # shards that are opened for their columns, at most
 _COUNT = 5.0  # seconds between two counts of what all processes have done, 100,000 files maybe
 
@@ -204,7 +213,7 @@ class ShardRun:
     def reader(self, path: Path, shard: SourceShard) -> ShardReader:
         """What reads a shard."""
         texts = [scorer.column for scorer in self.scorers if isinstance(scorer, CaptionScorer)]
-        return ShardReader(path, shard.kind, self.columns, tuple(dict.fromkeys([CAPTION, *texts])))
+        return ShardReader(path, shard.kind, self.columns, tuple(dict.fromkeys([CAPTION, *texts])), named=self.read)
 
     def left(self, shards: Sequence[SourceShard]) -> Iterator[SourceShard]:
         """Those of shards that are not scored, and have not failed."""
@@ -225,13 +234,20 @@ class ShardRun:
         """Compares what scorers read with the first shard, before anything is paid for."""
         groups = {scorer.group_by for scorer in self.scorers}
         needed = [name for name in self.read if name not in groups]
-        remedy = "Say what they are called there: `columns={'caption': 'text'}`."
         first: ValueError | None = None
         for shard in self.shards[:_TRIES]:  # one that is damaged, or whose pairs have no captions, is no verdict
             try:
                 with shard.local() as path:
-                    found = self.reader(path, shard).features()
-                    require_columns(found, needed, reader=f"They are read of {shard.name}.", remedy=remedy)
+                    reader = self.reader(path, shard)
+                    for most in (_FEW, FIRST):
+                        found, _ = reader.first_features(most)
+                        missing = next((name for name in needed if name not in found), KEY)
+                        if missing == KEY:
+                            break
+                remedy = how_to_name(missing, found, reader.first_left_out, self.read)
+                require_columns(found, needed, reader=f"They are read of {shard.name}.", remedy=remedy)
+                if reader.taken:
+                    logger.info("%s: read caption ← %s; `columns` names others.", shard.name, ", ".join(reader.taken))
                 return
             except ValueError as error:
                 first = first or error
@@ -365,7 +381,7 @@ class ShardRun:
         scores: dict[str, list[np.ndarray]] = {name: [] for name in self.provenance}
         for batch in reader.batches(self.read, self.batch_size):
             for name, values in kept.items():
-                values += [None if value is None else str(value) for value in batch[name]]
+                values += [None if value is None else json_text(value) for value in batch[name]]
             for name, values in self.scores_of(batch, worker, reader.left_out).items():
                 scores[name].append(values)
         for name, values in scores.items():

@@ -117,7 +117,7 @@ def bucket_shards(
     chosen = _Scores(Path(scores), [shard.name for shard in shards], column, easy or made[column].easy, uids)
     cuts, sizes, keys = _cut(chosen, num_buckets, cut, thresholds, unscored)
     with shards[0].local() as first:
-        features = ShardReader(first, shards[0].kind, columns).features(keep)
+        features = ShardReader(first, shards[0].kind, columns, named=keep or ()).features(keep)
     features = Features({**features, **{name: Value("float32", id=each.to_json()) for name, each in made.items()}})
     if format == "webdataset":
         validate_features(features)
@@ -275,7 +275,7 @@ class _Crawl:
             }
         )
         with shard.local() as path:
-            reader = ShardReader(path, shard.kind, self.columns, known=self.known)
+            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=own)
             if reader.digest != about["digest"]:
                 raise ValueError(
                     f"{shard.address} was changed after it was scored: its digest is {reader.digest}, and was "

@@ -182,7 +182,9 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"is not complete: 1 of 4 shards have no scores, 00002\.tar"):
         load_scored(tmp_path / "out")
     read = []
-    monkeypatch.setattr(scoring, "ShardReader", lambda path, *more: read.append(path.name) or ShardReader(path, *more))
+    monkeypatch.setattr(
+        scoring, "ShardReader", lambda path, *a, **b: read.append(path.name) or ShardReader(path, *a, **b)
+    )
     score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
     assert read == ["00000.tar", "00002.tar"]  # the first for its columns
     assert contents(tmp_path / "out") == before

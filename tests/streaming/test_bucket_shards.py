@@ -285,8 +285,9 @@ def test_a_column_of_several_types_is_one_of_texts(tmp_path):
     args = (tmp_path / "crawl", tmp_path / "scores")
     bucket_shards(*args, tmp_path / "out", 2, keep=["uid"])
     uids = {row["key"]: row["uid"] for row in BucketedStream(tmp_path / "out", IID())}
-    assert uids == {row["key"]: str(row["uid"]) for row in rows}
-    assert load_scored(tmp_path / "scores")["uid"][:] == [str(row["uid"]) for row in rows]
+    texts = {row["key"]: row["uid"] for row in rows} | {rows[9]["key"]: "7", rows[11]["key"]: '[1, "a"]'}
+    assert uids == texts
+    assert load_scored(tmp_path / "scores")["uid"][:] == list(texts.values())
     write_tar(tmp_path / "crawl/0.tar", [{**row, "uid": 7} for row in pairs(0, 20)])
     write_tar(tmp_path / "crawl/1.tar", pairs(1, 20))
     score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "others")

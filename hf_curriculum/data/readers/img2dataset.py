@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,7 @@ def is_img2dataset(folder: Path) -> bool:
 
 def load_img2dataset(
     folder: str | Path,
+    columns: Mapping[str, str] | None = None,
     *,
     num_proc: int | None = None,
     allow_outside: bool = False,
@@ -50,6 +51,8 @@ def load_img2dataset(
 
     Args:
         folder: the output folder.
+        columns: our names to theirs, see `load_webdataset`: `{"caption": "caption"}` reads the captions of the JSON
+            rather than those of the text files.
         num_proc: processes that read shards.
         allow_outside: read files that links in the folder lead to elsewhere, see `load_captioned`.
         reject: is told of each row that cannot be read; by default an error.
@@ -75,7 +78,15 @@ def load_img2dataset(
         validate_inside(chain(map(str, files), inner), [folder], folder)
     fixed = {IMAGE: Image(), CAPTION: Value("string"), IMAGE_ID: Value("string"), URL: Value("string")}
     pairs = load_shards(
-        folder, shards, fixed, _BOOKKEEPING, num_proc=num_proc, allow_outside=True, reject=reject, left_out=left_out
+        folder,
+        shards,
+        fixed,
+        _BOOKKEEPING,
+        columns,
+        num_proc=num_proc,
+        allow_outside=True,
+        reject=reject,
+        left_out=left_out,
     )
     if len(pairs) != downloads.found:
         logger.warning(

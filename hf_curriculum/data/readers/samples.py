@@ -26,7 +26,7 @@ class Sample:
     files: dict[str, int] = field(default_factory=dict)
 
     def candidates(self, kind: Sequence[str]) -> list[str]:
-        """The endings of its files of one kind: the first of `.jpg`, `.png` ...; else `.seg.png` and the like."""
+        """The endings of its images or texts: the first of `.jpg`, `.png` ...; else `.seg.png` and the like."""
         for ending in kind:
             if ending in self.files:
                 return [ending]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import glob
 import json
 import logging
@@ -34,6 +35,7 @@ from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.archives import COMPRESSED, UNPACK, archive_members
 from hf_curriculum.data.readers.outside_files import validate_folder, validate_inside
 from hf_curriculum.data.readers.samples import IMAGES, RECORDS, TEXTS, Sample, group_samples
+from hf_curriculum.data.readers.tables import CAPTION_FIELDS, caption_fields, find_alias
 from hf_curriculum.remote import RemoteFolder
 from hf_curriculum.shapes import validate_arguments
 
@@ -47,6 +49,7 @@ STATS = "_stats.json"
 _KEYS = (KEY, "uid", "__key__")
 AGAIN = "Download it again (with img2dataset, delete its files first), or leave it out."
 """What to do about a damaged shard."""
+_OURS = frozenset((KEY, IMAGE, CAPTION))
 _BRACES = re.compile(r"\{([^{}]*)\}")
 FAULT = object()
 """The key, in a row, of why it cannot be read; no column can be called so."""
@@ -118,7 +121,9 @@ def expand_braces(pattern: str) -> list[str]:
 
 @validate_arguments
 def find_shards(
-    source: str | Path | Sequence[str | Path], storage_options: Mapping[str, Any] | None = None
+    source: str | Path | Sequence[str | Path],
+    storage_options: Mapping[str, Any] | None = None,
+    left_out: LeftOut | None = None,
 ) -> list[SourceShard]:
     """The shards that a source names, in order; nothing in them is read.
 
@@ -128,13 +133,14 @@ def find_shards(
         source: an archive (.tar), a Parquet file, a folder of either or of img2dataset, a pattern (`*`, `{0..9}`), or
             a list of such; each a path, or an address that `fsspec` opens.
         storage_options: for `fsspec`.
+        left_out: counts the files of a folder that are no shards; by default logged.
 
     Raises:
         FileNotFoundError: a shard or folder does not exist, or a pattern or folder has no shard.
         ValueError: a file is neither an archive nor a Parquet file, an archive is compressed, or two shards would
             share their name.
     """
-    options = dict(storage_options or {})
+    options, counted = dict(storage_options or {}), LeftOut() if left_out is None else left_out
     given = [source] if isinstance(source, (str, Path)) else list(source)
     found: dict[str, tuple[Kind, int, str]] = {}
     listed: dict[str, dict[str, dict[str, Any]]] = {}
@@ -142,10 +148,14 @@ def find_shards(
         fs, path = _file_system(one, options)
         there = _existing(fs, path)
         for pattern in expand_braces(path[len(there) :]):
-            for kind, info in _named_by(fs, there, pattern, listed):
+            for kind, info in _named_by(fs, there, pattern, listed, counted):
                 found[fs.unstrip_protocol(info["name"])] = (kind, int(info.get("size") or 0), _stamp(info))
     if not found:
-        raise FileNotFoundError(f"{source} names no shard: no .tar, no .parquet and no folder of img2dataset.")
+        raise FileNotFoundError(
+            f"{source} names no shard: no .tar, no .parquet and no folder of img2dataset. {counted.describe()}".strip()
+        )
+    if left_out is None:
+        counted.report(f"{source}", [])
     root = posixpath.commonpath([posixpath.dirname(address) for address in found])
     tail = tuple(options.items())
     shards = [
@@ -175,7 +185,11 @@ def _existing(fs: fsspec.AbstractFileSystem, path: str) -> str:
 
 
 def _named_by(
-    fs: fsspec.AbstractFileSystem, there: str, rest: str, listed: dict[str, dict[str, dict[str, Any]]]
+    fs: fsspec.AbstractFileSystem,
+    there: str,
+    rest: str,
+    listed: dict[str, dict[str, dict[str, Any]]],
+    left_out: LeftOut,
 ) -> Iterator[tuple[Kind, dict[str, Any]]]:
     """The shards that a path names, of which `there` exists and the rest may be a pattern; parents are listed once."""
     path = there + rest
@@ -212,11 +226,14 @@ def _named_by(
             yield _kind(shard, folder=shard == stem), inside[shard]
         return
     tars = [name for name in inside if name.endswith(".tar")]
-    if compressed := [name for name in inside if name.endswith(COMPRESSED)]:
-        if not tars:
-            _kind(compressed[0])
-        logger.warning("%s: %d compressed archives are left out (%s).", path, len(compressed), compressed[0])
-    for name in sorted(tars or [name for name in inside if name.endswith(".parquet")]):
+    compressed = next((name for name in inside if name.endswith(COMPRESSED)), None)
+    if compressed and not tars:
+        _kind(compressed)
+    shards = sorted(tars or [name for name in inside if name.endswith(".parquet")])
+    for name in sorted(inside.keys() - set(shards)):
+        is_file = inside[name]["type"] != "directory"
+        left_out.add("files beside the archives (not read)", is_file, PurePosixPath(name).name)
+    for name in shards:
         yield _kind(name), inside[name]
 
 
@@ -252,7 +269,8 @@ class ShardReader:
     """The pairs of one shard on this machine, front to back.
 
     A caption is a text, a list of one text, or a conversation; of a sample of several files `group_samples` says which
-    belong to it. What is not so is counted in `left_out`, and is None in its row.
+    belong to it. What is not so is counted in `left_out`, and is None in its row. Without a `.txt` the caption is the
+    field of its `.json` that is called as captions are in tables.
 
     Args:
         path: the archive, the Parquet file, or the folder.
@@ -263,6 +281,7 @@ class ShardReader:
         paths: give the images of a folder as their paths.
         allow_outside: follow the links of a folder out of it.
         known: the columns that are kept; values of others are counted. None counts nothing.
+        named: fields that stay columns of their own where a caption is taken of them.
     """
 
     def __init__(
@@ -275,6 +294,7 @@ class ShardReader:
         paths: bool = False,
         allow_outside: bool = False,
         known: Collection[str] | None = None,
+        named: Collection[str] = (),
     ) -> None:
         self.path = path
         self.kind = kind
@@ -283,7 +303,12 @@ class ShardReader:
         self.paths = paths and kind == "files"
         self.allow_outside = allow_outside
         self.known = known
+        self.named = named
         self.left_out = LeftOut()
+        self.first_left_out = LeftOut()
+        """What is left out of the pairs that `first_features` reads."""
+        self.taken: dict[str, None] = {}
+        """The fields that captions are taken of, in place of a `caption`."""
 
     @cached_property
     def digest(self) -> str:
@@ -389,7 +414,11 @@ class ShardReader:
 
     def _place(self, name: str, found: Sequence[str]) -> str | None:
         """What a column is called in a Parquet file."""
-        other = {KEY: _KEYS, CAPTION: (CAPTION, "txt", "text"), IMAGE: (IMAGE, *(end[1:] for end in IMAGES))}
+        if name == CAPTION and name not in self.theirs:
+            place = next(iter(find_alias(found, CAPTION_FIELDS)), None)
+            self.taken |= {} if place in (None, CAPTION) else {place: None}
+            return place
+        other = {KEY: _KEYS, IMAGE: (IMAGE, *(end[1:] for end in IMAGES))}
         places = [self.theirs[name]] if name in self.theirs else other.get(name, (name,))
         return next((place for place in places if place in found), None)
 
@@ -435,15 +464,20 @@ class ShardReader:
         """The columns of a sample: its image, its text, and what its JSON says."""
         key, files = storable(sample.key), sample.files
         chosen = {ours: f".{theirs}" for ours, theirs in self.theirs.items() if f".{theirs}" in files}
-        record, image = self._only(sample, RECORDS), chosen.pop(IMAGE, None)
+        record, image = next((ending for ending in RECORDS if ending in files), None), chosen.pop(IMAGE, None)
         row = {} if record is None else self._record(key, read(files[record]))
-        told = {name: row[name] for name in (KEY, IMAGE, CAPTION) if row.get(name) is not None}
+        told = {} if _OURS.isdisjoint(row) else {name: row[name] for name in _OURS if row.get(name) is not None}
         for ours, theirs in self.theirs.items():
             row[ours] = row.get(theirs)
         if IMAGE not in self.theirs:
             image = self._only(sample, IMAGES)
-        if CAPTION not in self.theirs and (text := self._only(sample, TEXTS)):
-            chosen[CAPTION] = text
+        if CAPTION not in self.theirs:
+            text = self._only(sample, TEXTS)
+            fields = [] if text in TEXTS or FAULT in row else caption_fields(tuple(row))
+            if text and not fields:
+                chosen[CAPTION] = text
+            elif fields and fields[0] != CAPTION:
+                row[CAPTION] = self._take(row, fields)
         row[IMAGE] = {"bytes": None, "path": None} if image else None
         if image and images:
             path = str(self.path.absolute() / names[files[image]])
@@ -465,10 +499,19 @@ class ShardReader:
                 self.left_out.add(f"files `{ending}` of samples (not read)", 1, key)
         return row
 
+    def _take(self, row: dict[str, Any], fields: Sequence[str]) -> Any:
+        """The caption of a record that has it under other names: of several fields, a list."""
+        self.taken |= dict.fromkeys(fields)
+        values = [row[field] if field in self.named else row.pop(field) for field in fields]
+        return values[0] if len(fields) == 1 else [value for value in values if value]
+
     def count_covered(self, name: str, theirs: Any, ours: Any, key: str) -> None:
         """Counts a field of a record in whose place a column of ours says something else."""
         if theirs is not None and name not in self.theirs and str(theirs).strip() != str(ours).strip():
-            self.left_out.add(f"fields `{name}` of records (our column has the name)", 1, f"{key}: {theirs!r}")
+            reason = f"fields `{name}` of records (our column has the name)"
+            if name == CAPTION:
+                reason = "captions of JSON beside another .txt (columns={'caption': 'caption'} takes them)"
+            self.left_out.add(reason, 1, f"{key}: {theirs!r}")
 
     def _only(self, sample: Sample, kind: Sequence[str]) -> str | None:
         """The ending of a sample's file of one kind; None where there is none, or it is not known which."""
@@ -514,8 +557,10 @@ class ShardReader:
         Values of several types in one column of JSON are texts.
         """
         if self.kind != "parquet":
-            reader = ShardReader(self.path, self.kind, self.theirs, paths=True, allow_outside=self.allow_outside)
+            options = {"allow_outside": self.allow_outside, "named": self.named}
+            reader = ShardReader(self.path, self.kind, self.theirs, paths=True, **options)
             rows = list(islice(reader.samples(images=False), most))
+            self.first_left_out, self.taken = reader.left_out, reader.taken
             names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
             names.pop(FAULT, None)
             values = {name: _array([row.get(name) for row in rows]) for name in names if name != IMAGE}
@@ -527,7 +572,7 @@ class ShardReader:
         theirs = Features.from_arrow_schema(schema)
         places = {name: self._place(name, schema.names) for name in (KEY, IMAGE, CAPTION, *self.theirs)}
         found = {name: theirs[place] for name, place in places.items() if place}
-        found |= {name: theirs[name] for name in schema.names if name not in places.values()}
+        found |= {name: theirs[name] for name in schema.names if name in self.named or name not in places.values()}
         views = {"string_view": "string", "binary_view": "binary"}  # which pyarrow cannot take rows of
         for name, kind in found.items():
             if isinstance(kind, Value) and kind.dtype in views:
@@ -583,7 +628,7 @@ class ShardReader:
         try:
             fit = pa.array([value], kind)[0].as_py()
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            fit = str(value) if pa.types.is_string(kind) else None
+            fit = json_text(value) if pa.types.is_string(kind) else None
         if not _holds(fit, value):
             fit = fit if pa.types.is_nested(kind) else None
             reason = f"that are no {kind}" if fit is None else "with fields or values that are not kept"
@@ -625,7 +670,27 @@ def _array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         if kind not in (None, pa.string()):
             raise
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
+        return pa.array([None if value is None else json_text(value) for value in values], pa.string())
+
+
+def json_text(value: Any) -> str:
+    """A value of JSON as a text: one that is none, as JSON writes it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def how_to_name(name: str, found: Mapping[str, Any], left_out: LeftOut, besides: Collection[str] = ()) -> str:
+    """What of the fields and files of samples `columns` may name as a column that is missing."""
+    fields = [field for field in found if field not in (KEY, IMAGE, name, *besides)]
+    endings = re.findall(r"files `\.(\S+)` of samples", " ".join(left_out.counts))
+    texts = [field for field in fields if found[field] == Value("string") and field not in ("url", *_KEYS)]
+    choices = [*texts, *endings, *fields]
+    if not choices:
+        return f"There is no other field or file. {left_out.describe()}".strip()
+    choice = (difflib.get_close_matches(name, choices, 1) or choices)[0]
+    return (
+        f"There are the fields {fields} and the files {endings}. Name one of them: columns={{{name!r}: {choice!r}}} "
+        f"(hf-curriculum score: --column {name}={choice})."
+    )
 
 
 def as_texts(value: Any) -> Any:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -23,7 +24,7 @@ FILE_FIELDS = (
     *("file_name", "filename", "image", "image_name", "image_path", "img", "image_url", "img_url", "url"),
     *("filepath", "images"),
 )
-CAPTION_FIELDS = ("caption", "captions", "text", "sentences", "sentence", "comment")
+CAPTION_FIELDS = ("caption", "captions", "text", "sentences", "txt", "sentence", "comment")
 _TITLED = "filepath"
 """Beside this field a `title` is a caption, in open_clip's tables; elsewhere it is a title."""
 Reject = Callable[[str], None]
@@ -235,7 +236,7 @@ def table_fields(
 ) -> dict[str, list[str]] | None:
     """Our name -> the fields that hold it; None where a caption, or unless `text_alone` a file, is named by none."""
     fields = list(fields)
-    usual = {IMAGE: FILE_FIELDS, CAPTION: with_title(CAPTION_FIELDS, fields), IMAGE_ID: (IMAGE_ID,)}
+    usual = {IMAGE: FILE_FIELDS, CAPTION: (), IMAGE_ID: (IMAGE_ID,)}
     found = {}
     for name, aliases in usual.items():
         if columns and name in columns:
@@ -244,9 +245,7 @@ def table_fields(
                 return None
             found[name] = named
         else:
-            found[name] = find_alias(fields, aliases)
-            if name == CAPTION and not found[name]:
-                found[name] = numbered_captions(fields)
+            found[name] = caption_fields(tuple(fields)) if name == CAPTION else find_alias(fields, aliases)
     return found if found[CAPTION] and (found[IMAGE] or text_alone) else None
 
 
@@ -266,6 +265,12 @@ def numbered_captions(fields: Sequence[str]) -> list[str]:
     found = {field: re.fullmatch(r"([a-z]+)[ _.-]?(\d+)", field.lower()) for field in fields}
     numbered = {field: int(match[2]) for field, match in found.items() if match and match[1] in CAPTION_FIELDS}
     return sorted(numbered, key=numbered.__getitem__)
+
+
+@lru_cache(maxsize=256)
+def caption_fields(fields: tuple[str, ...]) -> list[str]:
+    """The fields that hold captions, by their usual names: one, several that are numbered, or none."""
+    return find_alias(fields, with_title(CAPTION_FIELDS, fields)) or numbered_captions(fields)
 
 
 def read_caption_table(

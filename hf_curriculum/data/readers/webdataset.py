@@ -28,6 +28,7 @@ from hf_curriculum.data.readers.shards import (
     SourceShard,
     as_texts,
     find_shards,
+    how_to_name,
     is_missing,
     widest,
 )
@@ -63,12 +64,14 @@ def load_webdataset(
     allow_outside: bool = False,
     reject: Callable[[str], None] = refuse,
     left_out: LeftOut | None = None,
+    taken: dict[str, str] | None = None,
 ) -> dict[str, Dataset]:
     """Split → the pairs of WebDataset archives; one split "all" where the names of archives tell of none.
 
     Columns: `image`, `caption`, `image_id` (a digest of the image), `key`, `shard` (as in the scores of
     `score_shards`), and the fields of the JSON files. `group_samples` says which files belong together. A list of
-    captions becomes a row for each. Samples without an image are left out and counted.
+    captions becomes a row for each. Without a `.txt`, captions are the field of the JSON that is called as in tables
+    (`text`, `captions`, ...). Samples without an image are left out and counted.
 
     Args:
         path: an archive (.tar), or a folder of some. Archives in folders called train, validation and test, or called
@@ -80,21 +83,16 @@ def load_webdataset(
         allow_outside: read archives that links in the folder lead to elsewhere.
         reject: is told of each row that cannot be read; by default an error.
         left_out: counts what is left out; by default logged.
+        taken: gets `caption`, and the fields of records that it is taken of.
 
     Raises:
-        ValueError: an archive is damaged or compressed, a row cannot be read, or there is no image at all.
+        ValueError: an archive is damaged or compressed, a row cannot be read, or there is no image or caption at all.
     """
     path = Path(path)
-    shards = find_shards(path)
+    counted = LeftOut() if left_out is None else left_out
+    shards = find_shards(path, left_out=counted)
     if not allow_outside:
         validate_inside([str(Path(shard.address.removeprefix("file://"))) for shard in shards], [path.parent], path)
-    counted = LeftOut() if left_out is None else left_out
-    if path.is_dir():
-        known = {shard.address.removeprefix("file://") for shard in shards}
-        others = [file for file in sorted(path.rglob("*")) if file.is_file() and str(file.absolute()) not in known]
-        for file in others:
-            if not any(part.startswith(".") for part in file.relative_to(path).parts):
-                counted.add("files beside the archives (not read)", 1, file.name)
     splits: dict[str, list[SourceShard]] = {}
     named = [_split_of(shard.name) for shard in shards]
     for shard, split in zip(shards, named, strict=True):
@@ -112,9 +110,16 @@ def load_webdataset(
             allow_outside=allow_outside,
             reject=reject,
             left_out=counted,
+            taken=taken,
         )
         for split, some in splits.items()
     }
+    if all(part.data.column(CAPTION).null_count == len(part) for part in loaded.values()):
+        found = next(iter(loaded.values())).features
+        raise ValueError(
+            f"{path}: no pair has a caption, neither a .txt nor a field of its .json that is called so. "
+            f"{how_to_name(CAPTION, found, counted, fixed)}"
+        )
     if left_out is None:
         counted.report(path, loaded.values())
     return loaded
@@ -137,6 +142,7 @@ def load_shards(
     allow_outside: bool = False,
     reject: Callable[[str], None] = refuse,
     left_out: LeftOut | None = None,
+    taken: dict[str, str] | None = None,
 ) -> Dataset:
     """The pairs of shards: the `fixed` columns, `key`, and the fields of records that are not `unkept`."""
     counted = LeftOut() if left_out is None else left_out
@@ -144,7 +150,10 @@ def load_shards(
     further: dict[str, Any] = {}
     pairs = 0
     for shard in shards:
-        found, count = _reader(shard, **options).first_features(FIRST - pairs)
+        reader = _reader(shard, **options)
+        found, count = reader.first_features(FIRST - pairs)
+        if reader.taken and taken is not None:
+            taken[CAPTION] = ", ".join(reader.taken)
         for name, kind in found.items():
             if name not in (*fixed, *unkept, IMAGE, KEY, _REPORT):
                 further[name] = widest(further.get(name, kind), kind)

@@ -272,6 +272,8 @@ class TestConceptualCaptions:
             load_captioned(tar, images=tar)
         with pytest.raises(ValueError, match="has one split, and its columns are fixed"):
             load_captioned(tar, split="train")
+        with pytest.raises(ValueError, match="archives have one text for each sample"):
+            load_captioned(tar, columns={"caption": ["caption", "txt"]})
 
     def test_lines_that_cannot_be_read_are_named_or_left_out_and_counted(self, tmp_path):
         lines = [f"{URLS[0]}\ta dog", f"{URLS[1]}\ta\ttab too many", "no tab", f"{URLS[2]}\tcats"]

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import concatenate_datasets
 from PIL import Image
 
 from hf_curriculum import CaptionLength, Scorer, load_captioned, load_scored, load_scores, score_shards
@@ -343,7 +344,133 @@ def test_fields_in_whose_place_our_columns_stand_are_counted(tmp_path):
     pairs = load_captioned(path)
     assert pairs[0]["caption"] == "of the file"
     for name, value in record.items():
-        reason = f"fields `{name}` of records (our column has the name): 1 (0: {value!r}, for example)"
-        assert reason in pairs.info.description
+        reason = f"fields `{name}` of records (our column has the name)"
+        if name == "caption":
+            reason = "captions of JSON beside another .txt (columns={'caption': 'caption'} takes them)"
+        assert f"{reason}: 1 (0: {value!r}, for example)" in pairs.info.description
     pairs = load_captioned(path, columns={"caption": "caption", "image_id": "key"})
     assert (pairs["caption"][:], pairs["image_id"][:]) == (["of the record", "b"], ["other", "1"])
+
+
+@pytest.mark.parametrize(
+    ("records", "captions", "lengths", "further"),
+    [
+        ([{"text": "one"}, {"text": "a b"}], ["one", "a b"], [1, 2], []),
+        ([{"captions": ["a b"]}, {"sentences": ["x"], "n": 1}], ["a b", "x"], [2, 1], ["n"]),
+        ([{"Caption": "one"}, {"sentence": "a b c"}], ["one", "a b c"], [1, 3], []),
+        ([{"caption": "one", "text": "kept"}, {"text": "a b"}], ["one", "a b"], [1, 2], ["text"]),
+        (
+            [{"filepath": "x", "title": "a b"}, {"title": "no", "text": "t"}],
+            ["a b", "t"],
+            [2, 1],
+            ["filepath", "title"],
+        ),
+        ([{"caption_0": "a b", "caption_1": ""}, {"comment": "a b c"}], ["a b", "a b c"], [2, 3], []),
+        ([{"caption_0": "a b", "caption_1": "c"}, {"text": "d"}], ["a b", "c", "d"], [NAN, 1], []),
+        ([{"captions": ["a b", "c"]}, {"caption": None, "text": "d"}], ["a b", "c", None], [NAN, NAN], ["text"]),
+    ],
+)
+def test_captions_are_found_under_the_names_that_tables_give_them(tmp_path, records, captions, lengths, further):
+    path = write(
+        tmp_path / "x.tar", *(each for n, one in enumerate(records) for each in ((f"{n}.png", n), (f"{n}.json", one)))
+    )
+    pairs = load_captioned(path)
+    assert pairs["caption"][:] == captions
+    assert pairs.column_names == ["image", "caption", "image_id", "shard", "key", *further]
+    assert scores(path, tmp_path / "out")[1]["caption_length"][:] == lengths
+
+
+def test_fields_of_captions_that_are_named_stay_columns(tmp_path, caplog):
+    path = write(tmp_path / "x.tar", ("0.png", 0), ("0.json", {"text": "two words"}))
+    with caplog.at_level("INFO"):
+        pairs = load_captioned(path)
+        score_shards(
+            path, [CaptionLength(), CaptionLength(column="text", name="of_text")], tmp_path / "out", keep=["text"]
+        )
+    assert pairs["caption"][:] == load_scored(tmp_path / "out")["text"][:] == ["two words"]
+    assert f"{path}: read caption ← text; `columns` names others" in caplog.text
+    assert "x.tar: read caption ← text; `columns` names others" in caplog.text
+    pq.write_table(pa.table({"key": ["0"], "sentences": ["two words"], "txt": ["x"]}), tmp_path / "p.parquet")
+    scored = score_shards(tmp_path / "p.parquet", CaptionLength(), tmp_path / "p", keep=["sentences", "caption"])
+    assert load_scored(tmp_path / "p")["caption"][:] == ["two words"]
+    assert scored.left_out == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "advice", "column"),
+    [
+        ([("0.json", {"n": 1, "url": "x", "headline": "a b"})], r"fields \['n', 'url', 'headline'\]", "headline"),
+        ([("0.json", {"n": 1}), ("0.title", "a b")], r"the files \['title'\]", "title"),
+        (
+            [("metadata.jsonl", "{}")],
+            r"no other field or file\. .*none of whose files is read: 1 \(metadata: \.jsonl",
+            None,
+        ),
+    ],
+)
+def test_without_any_caption_the_fields_and_files_are_named_and_the_advice_can_be_followed(
+    tmp_path, files, advice, column
+):
+    path = write(tmp_path / "x.tar", ("0.png", 0), *files)
+    mapped = "" if column is None else rf".*columns=\{{'caption': '{column}'\}}"
+    with pytest.raises(ValueError, match=f"no pair has a caption, .*{advice}{mapped}"):
+        load_captioned(path)
+    with pytest.raises(ValueError, match=f"`caption` is not in the data.*{advice}{mapped}"):
+        score_shards(path, CaptionLength(), tmp_path / "out")
+    if column is not None:
+        assert load_captioned(path, columns={"caption": column})["caption"][:] == ["a b"]
+        assert scores(path, tmp_path / "out", columns={"caption": column})[1]["caption_length"][:] == [2]
+
+
+def test_only_the_record_of_a_sample_itself_is_its_record(tmp_path):
+    files = [("0.png", 0), ("0.boxes.json", [[1, 2, 3, 4]]), ("0.txt", "a b"), ("0.ocr.txt", "no caption")]
+    files += [("1.png", 1), ("1.json", {"caption": "c"}), ("1.boxes.json", {"caption": "no"}), ("1.ocr.txt", "EXIT")]
+    path = write(tmp_path / "x.tar", *files)
+    pairs, (status, scored) = load_captioned(path), scores(path, tmp_path / "out")
+    assert pairs["caption"][:] == scored["caption"][:] == ["a b", "c"]
+    for ending in (".boxes.json", ".ocr.txt"):
+        assert f"files `{ending}` of samples (not read): 2" in pairs.info.description
+        assert status.left_out[f"files `{ending}` of samples (not read)"] == (2, "x.tar: 0")
+
+
+def test_files_beside_shards_are_counted_by_both_readers(tmp_path, caplog):
+    for name in ("1.tar", "2.TAR", "3.Parquet", ".hidden"):
+        write(tmp_path / "d" / name, ("0.png", 0), ("0.txt", "a"))
+    reason = "files beside the archives (not read): 2 (2.TAR, for example)"
+    assert reason in load_captioned(tmp_path / "d").info.description
+    caplog.clear()
+    assert scores(tmp_path / "d", tmp_path / "out")[0].pairs == 1
+    assert f"{tmp_path}/d, left out: {reason}." in caplog.text
+
+
+def test_values_of_several_types_are_texts_of_json(tmp_path):
+    values = [{"k": [1, "é"]}, 7, "seven", None, True]
+    path = write(
+        tmp_path / "x.tar",
+        *(
+            each
+            for n, one in enumerate(values)
+            for each in ((f"{n}.png", n), (f"{n}.json", {"caption": "c", "f": one}))
+        ),
+    )
+    texts = ['{"k": [1, "é"]}', "7", "seven", None, "true"]
+    assert load_captioned(path)["f"][:] == texts
+    score_shards(path, CaptionLength(), tmp_path / "out", keep=["f"])
+    assert load_scored(tmp_path / "out")["f"][:] == texts
+
+
+def test_keys_that_begin_anew_in_each_shard_join_by_the_advice_of_the_error(tmp_path):
+    (tmp_path / "d").mkdir()
+    for name in ("a", "b"):
+        table = {"key": [1, 2], "caption": [name, f"{name} b"], "image": [picture(1), picture(2)]}
+        pq.write_table(pa.table(table), tmp_path / f"d/{name}.parquet")
+    score_shards(tmp_path / "d", CaptionLength(), tmp_path / "out")
+    with pytest.raises(
+        ValueError, match=r"2 values of `key` stand more .*data\.add_column\(\"shard\", \[\"a\.parquet\"\]"
+    ):
+        load_scores(load_captioned(tmp_path / "d"), tmp_path / "out")
+    parts = []
+    for name in ("b.parquet", "a.parquet"):
+        data = load_captioned(tmp_path / "d" / name)
+        parts.append(data.add_column("shard", [name] * len(data)))
+    assert load_scores(concatenate_datasets(parts), tmp_path / "out")["caption_length"][:] == [1, 2, 1, 2]
