@@ -102,10 +102,11 @@ def load_conversations(
 
     Forms: `messages`, ShareGPT's and LLaVA's `conversations` (`from`, `value`), the_cauldron's `texts` (`user`,
     `assistant`), `prompt` and `completion`, `question` and `answer`, Alpaca's `instruction`, `input` and `output`,
-    ms-swift's `query`, `response` and `history`. What the user says in several columns is joined. A row's `system` becomes its first message, unless the messages begin
-    with one, which then stays, as in LLaMA-Factory. Images stand where the text has `<image>` or a usual relative of
-    it, or inside of the messages (`{"type": "image_url", ...}`, `<img>a.jpg</img>`). Where a conversation has images
-    and no such mark, they go before the first text of the user.
+    ms-swift's `query`, `response` and `history`. What the user says in several columns is joined. A row's
+    `system` becomes its first message, unless the messages begin with one, which then stays, as in LLaMA-Factory.
+    Images stand where the text has `<image>` or a usual relative of it, or inside of the messages
+    (`{"type": "image_url", ...}`, `<img>a.jpg</img>`). Where a conversation has images and no such mark, they go
+    before the first text of the user.
 
     Args:
         source: a loaded data set, a name on the Hub, a folder, or a file: .json, .jsonl, .parquet or .arrow.
@@ -124,8 +125,8 @@ def load_conversations(
             are rows that show more or fewer images than they have, and those that `ignore` names.
         ignore: takes rows that are refused otherwise, and counts them. "images": a mark such as `<image>` in a row
             without images is text. "videos", "audios": their marks are text, their columns as others. "weights": turns
-            not to be trained on (`weight: 0`, a row's `label: False`) are as all others. "tool_calls": answers that only call
-            a tool are empty.
+            not to be trained on (`weight: 0`, a row's `label: False`) are as all others. "tool_calls": answers that
+            only call a tool are empty.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:

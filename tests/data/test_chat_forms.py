@@ -177,7 +177,7 @@ def test_texts_that_are_json_stay_texts(kind, tmp_path):
     assert [chat[1]["content"] for chat in loaded["messages"]] == [row["messages"][1]["content"] for row in MIXED]
 
 
-NAN, INFINITE = float("nan"), float("-inf")
+NAN = float("nan")
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -186,7 +186,7 @@ def test_nan_is_null(kind, tmp_path, caplog):
         {"prompt": "a", "input": NAN, "completion": "b", "system": NAN, "video": NAN, "label": NAN},
         {"prompt": "a", "input": "i", "completion": "NaN", "system": "S", "video": None, "label": None},
         {"prompt": NAN, "input": None, "completion": "b", "system": None, "video": None, "label": None},
-        {"prompt": "a", "input": None, "completion": INFINITE, "system": None, "video": None, "label": None},
+        {"prompt": "a", "input": None, "completion": float("-inf"), "system": None, "video": None, "label": None},
     ]
     source = from_source(kind, rows, tmp_path)
     with pytest.raises(ValueError, match=r"2 of the 4 conversations .*(Row|Line) [23].*it has no `prompt`"):
@@ -216,7 +216,6 @@ def test_nan_inside_of_messages_is_null(kind, tmp_path, caplog):
     ("answers", "texts"),
     [
         ([3, 0.5], ["3", "0.5"]),
-        ([2.0, 1.0], ["2", "1"]),
         ([True], ["true"]),
         (["2020-01-02", "2021-12-31"], ["2020-01-02", "2021-12-31"]),
         (["2020-01-02T10:30:00"], ["2020-01-02T10:30:00"]),
@@ -731,7 +730,6 @@ def test_columns_that_are_named_leave_others_out_with_a_count(caplog):
     columns = {"prompt": "question", "completion": "answer"}
     loaded = load_conversations(Dataset.from_list(rows), columns=columns)
     assert loaded[0]["messages"] == [says("user", "Which?"), says("assistant", "a")]
-    assert loaded.column_names == ["messages", "choices", "context", "hint"]
     for name in ("choices", "hint"):
         assert f"texts of `{name}` (a column of its own, no part of the conversation): 1" in caplog.text
     assert "`context`" not in caplog.text
