@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from datasets import Json, LargeList, List
 
 from hf_curriculum.config import kind_of, parse_json
-from hf_curriculum.data.conversations import ROLES, ConversationError, read_part
+from hf_curriculum.data.conversations import ROLES, ConversationError, is_null, read_part
 
 Part = str | dict[str, Any]
 """A text, or an image: `{"bytes": ..., "path": ...}`, both None where a column of the row holds it."""
@@ -27,8 +29,15 @@ PAIRS = (
 )
 """What is said by the user, and by the assistant: columns, or fields of an item."""
 _MIXED = [(asked, answered) for asked, _ in PAIRS[:5] for _, answered in PAIRS[:5]]
-INPUTS = ("input", "context")
-"""What follows an `instruction`."""
+ASKED = ((PROMPT, "instruction"), ("context",), ("input", "query", "question"))
+"""What is said by the user in several columns, one per line in this order; at most one column of a group."""
+_BESIDE = (
+    *("choices", "options", "hint", "hints", "lecture", "passage", "document", "article", "background", "evidence"),
+    *("premise", "hypothesis", "examples", "answer", "response", "output", "completion"),
+)
+"""Columns that belong to a question or answer them, and cannot be joined by a rule."""
+REFUSED_LABELS = ("label", "kto_tag", "is_desirable", "desirable")
+"""Columns whose `False` says that an answer is a bad one."""
 SYSTEMS = (SYSTEM, "system_prompt", "system_message")
 PREFERENCES = (("chosen", "rejected"), ("chosen_messages", "rejected_messages"))
 _ENDS = ("{0}s", "{0}", "{0}_path", "{0}_paths", "{0}_url", "{0}_urls", "{0}_file", "{0}_files")
@@ -50,21 +59,29 @@ _TRAINED = (
     *("weight", "loss_weight", "loss", "loss_scale", "loss_mask", "compute_loss"),
     *("train", "training", "trainable", "is_trainable", "do_train", "train_on"),
 )
+_SYSTEM_ROLES = ("system", "developer")
 _MASKED = ("mask", "masked")
 _RECORD = {"role", "from", "type", "text", "image", "image_url"}  # of a message, or of a part, one at least
 _CALLS = ("tool_calls", "function_call")
-_MARK = r"<{0}>|<{0}[ _]\d+>|<\|{0}(?:_\d+|_pad)?\|>|<{0}_placeholder>|<__dj__{0}>"
-_MARKS = {
-    "images": r"\(?<image>\./</image>\)?|<\|vision_start\|><\|image_pad\|><\|vision_end\|>|"
-    + _MARK.format("image")
-    + r"|<IMAGE>|<ImageHere>|\[IMG\]|<IMG_CONTEXT>|<start_of_image>",
-    "videos": _MARK.format("video") + r"|<\|VIDEO\|>|<VideoHere>|<VIDEO_CONTEXT>",
-    "audios": _MARK.format("audio") + r"|<\|AUDIO\|>|<AudioHere>|<speech>",
-}
-"""What stands in a text for what it shows, in the forms of several trainers."""
+_MARK = (  # `{0}` is a medium: <image>, <Image 1>, <image/>, <|image_pad|>, <image_token>, <ImageHere>, <__dj__image>
+    r"<\|?(?:__dj__)?{0}(?:[ _:#-]?\d+|[ _-]?(?:pad|token|soft[ _]token|placeholder|here))?\s*/?\|?>|"
+    r"<{0}_context>|<start_of_{0}>"
+)
+_IMAGE = rf"(?:{_MARK.format('image')}|<img[ _]?(?:context|token|pad|here|\d+)>)"
+_WRAPPED = (
+    rf"\(<image>\./</image>\)|<image>\./</image>|(?:<\|vision_start\|>|<img>)(?:{_IMAGE})+(?:<\|vision_end\|>|</img>)"
+)
 _NAMED = r"<img>([^<>]+)</img>"  # Qwen-VL's
-_IMAGE_MARK = re.compile(f"{_NAMED}|({_MARKS['images']})")
-_OTHER_MARKS = {medium: re.compile(_MARKS[medium]) for medium in MEDIA}
+_BRACKETS = r"\[\[?{0}(?:[ _:#-]?\d+)?\]\]?|\{{\{{?{0}(?:[ _:#-]?\d+)?\}}\}}?"
+_IMAGE_MARK = re.compile(f"{_NAMED}|({_WRAPPED}|{_IMAGE})", re.IGNORECASE)
+"""What stands in a text for an image, in the forms of several trainers."""
+_LOOSE_MARK = re.compile(f"(?!x)x()|({_BRACKETS.format('(?:image|img)')}|<img ?/?>)", re.IGNORECASE)
+"""What is a mark in a row with images that has no other, and a text in any other row."""
+_OTHER_MARKS = {
+    medium: re.compile(_MARK.format(names), re.IGNORECASE)
+    for medium, names in (("videos", "video"), ("audios", "(?:audio|speech)"))
+}
+_OTHER_BRACKETS = {medium: re.compile(_BRACKETS.format(medium[:-1]), re.IGNORECASE) for medium in _OTHER_MARKS}
 PLACEHOLDER: dict[str, Any] = {"bytes": None, "path": None}
 _DATA = re.compile(r"(?:data:image/[\w.+-]+;base64,|(?=/9j/|iVBORw0KGgo|R0lGOD|UklGR))([A-Za-z0-9+/\s]{64,}={0,2})\s*")
 
@@ -74,6 +91,11 @@ class Turn(NamedTuple):
 
     role: str
     parts: tuple[Part, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """The parts that are no images."""
+        return [part for part in self.parts if isinstance(part, str)]
 
 
 class JsonText(str):
@@ -127,6 +149,22 @@ def pair_in(names: Iterable[str]) -> tuple[str, str] | None:
     return next((pair for pair in (*PAIRS, *_MIXED) if names.issuperset(pair)), None)
 
 
+def asked_in(names: Collection[str], question: str) -> list[str]:
+    """The names of what the user says, in the order of `ASKED`: the question, and one of each other group."""
+    groups = ASKED if any(question in group for group in ASKED) else (*ASKED[:-1], (question,))
+    return [
+        question if question in group else name
+        for group in groups
+        if (name := _first((question, *group) if question in group else group, names))
+    ]
+
+
+def beside(names: Collection[str], read: Collection[str]) -> list[str]:
+    """The names of what belongs to the question or the answer, and is not read."""
+    known = (*(name for group in ASKED for name in group), *_BESIDE)
+    return [name for name in known if name in names and name not in read]
+
+
 def stored_image(value: Any) -> dict[str, Any] | None:
     """An image as `datasets.Image` stores it, of a name, bytes, base64, or a record with one of these."""
     if isinstance(value, Mapping):
@@ -136,6 +174,13 @@ def stored_image(value: Any) -> dict[str, Any] | None:
         return {"bytes": value, "path": None}
     if not isinstance(value, str) or not value:
         return None
+    if value.startswith("file://"):
+        value = unquote(value.removeprefix("file://").removeprefix("localhost"))
+    if "://" in value:
+        raise ConversationError(
+            f"it names the image {value[:80]!r}, and addresses are not fetched. Download it, name the file in its "
+            "place, and give its folder as `images=`"
+        )
     encoded = _DATA.fullmatch(value)
     try:
         return {"bytes": None, "path": value} if encoded is None else {"bytes": b64decode(encoded[1]), "path": None}
@@ -156,9 +201,9 @@ class RowReader:
 
     def turns(self, cell: Any, role: str | None = None) -> list[Turn]:
         """The turns of a cell: a list of items, one, or JSON text of these; or a text that `role` says."""
-        if cell is None:
+        if is_null(cell):
             return []
-        cell = cell if role is None else said(cell)
+        cell = cell if role is None else as_text(said(cell))
         if role is not None and (not isinstance(cell, (list, tuple, Mapping)) or _are_parts(cell)):
             return [Turn(role, self._parts(0, cell))]
         cell = opened(cell)
@@ -168,31 +213,65 @@ class RowReader:
             raise ConversationError(f"it is {kind_of(cell)}, and a list of messages is needed")
         return [turn for number, item in enumerate(cell) for turn in self._item(number, opened(item))]
 
-    def asked_and_answered(self, question: Any, addition: Any, answer: Any) -> list[Turn]:
-        """The turns of two cells, and of what is added to the question."""
-        question, addition = said(question), said(addition)
-        if addition not in (None, "", [], {}):
-            if not (isinstance(addition, str) and isinstance(question, (str, type(None)))):
-                raise ConversationError(f"its `input` is {str(addition)[:60]!r}, and a text is needed, after a text")
-            question = "\n".join(filter(None, [question, addition]))  # as LLaMA-Factory and ms-swift do
-        return [*self.turns(question, "user"), *self.turns(answer, "assistant")]
+    def asked_and_answered(self, asked: Mapping[str, Any], answer: Any) -> list[Turn]:
+        """The turns of what is asked, in one cell or several to be joined, and of the answer."""
+        cells = {name: text for name, cell in asked.items() if (text := as_text(said(cell))) not in (None, "", [], {})}
+        for name, cell in cells.items() if len(cells) > 1 else ():
+            if not isinstance(cell, str):
+                raise ConversationError(
+                    f"its `{name}` is {str(cell)[:60]!r}, and a text is needed where {', '.join(cells)} are joined"
+                )
+            if name != PROMPT and cell.strip() in cells.get(PROMPT, ""):
+                raise ConversationError(
+                    f"its `{PROMPT}` holds its `{name}` already, and they would be joined. Name one: "
+                    f"columns={{'prompt': '{PROMPT}', 'completion': ...}}"
+                )
+        question = "\n".join(cells.values()) if len(cells) > 1 else next(iter((cells or asked).values()))
+        return _continued(self.turns(question, "user"), self.turns(answer, "assistant"))
+
+    def validate_beside(self, cells: Mapping[str, Any], read: Sequence[str], is_named: bool) -> None:
+        """Raises if a row has more that belongs to its question or answer; notes it where those read were named."""
+        texts = [said(cells[name]) for name in read]
+        for name in beside(cells, read):
+            cell = said(cells[name])
+            if is_null(cell) or cell in ("", [], {}) or cell in texts:
+                continue
+            if is_named:
+                self.notes.append(f"texts of `{name}` (a column of its own, no part of the conversation)")
+            else:
+                raise ConversationError(
+                    f"it has `{name}`, which is no part of the conversation made of {' and '.join(map(repr, read))}. "
+                    f"Write it into their texts, or leave it out with columns={{'prompt': {read[0]!r}, "
+                    f"'completion': {read[-1]!r}}}"
+                )
+
+    def validate_label(self, name: str, cell: Any) -> None:
+        """Raises if a row's answer is labelled as a bad one, unless `ignore` has weights."""
+        if _plain(cell) is not False:
+            return
+        if "weights" not in self.ignore:
+            raise ConversationError(
+                f"it has `{name}`: False, so its answer is a bad one (as TRL's KTOTrainer reads it), and would be "
+                'trained as a good one (ignore=["weights"] takes it so)'
+            )
+        self.notes.append(f"answers with `{name}`: False (taken as all others)")
 
     def history(self, cell: Any) -> list[Turn]:
         """Earlier turns: pairs of texts, or items."""
         turns: list[Turn] = []
-        items = opened(cell) or []
+        items = [] if is_null(cell) else opened(cell) or []
         if not isinstance(items, (list, tuple)):
             raise ConversationError(f"its `history` is {kind_of(cell)}, and a list of earlier turns is needed")
         for number, item in enumerate(items):
             if isinstance(item, (list, tuple)) and len(item) == 2:
-                turns += self.asked_and_answered(item[0], None, item[1])
+                turns += self.asked_and_answered({PROMPT: item[0]}, item[1])
             else:
                 turns += self._item(number, opened(item))
         return turns
 
     def with_system(self, turns: list[Turn], cell: Any) -> list[Turn]:
         """The turns after the row's own system message; a first message of the system stands instead of it."""
-        cell = said(cell)
+        cell = as_text(said(cell))
         if cell in (None, "", []):
             return turns
         if not isinstance(cell, str):
@@ -207,7 +286,7 @@ class RowReader:
         """The turns of an item: one, or what user and assistant say."""
         pair, fields = None, {}
         if isinstance(item, Mapping):
-            fields = {name: value for name, value in item.items() if value is not None}  # Arrow fills with nulls
+            fields = {name: value for name, value in item.items() if not is_null(value)}  # Arrow fills with nulls
             who, what = _first(_WHO, fields), _first(_WHAT, fields)
             if who and (what or who == "role"):
                 return [self._message(number, fields, who, what)]
@@ -217,10 +296,10 @@ class RowReader:
                 f"message {number} is {str(item)[:60]!r}, and a mapping with `role` and `content`, `from` and "
                 "`value`, or `user` and `assistant` is needed"
             )
-        addition = _first(INPUTS, fields) if pair[0] == "instruction" else None
-        self._count_others(number, fields, {*pair, SYSTEM, HISTORY, addition})
+        asked = asked_in(fields, pair[0])
+        self._count_others(number, fields, {*pair, SYSTEM, HISTORY, *asked})
         turns = self.history(fields.get(HISTORY))
-        turns += self.asked_and_answered(fields.get(pair[0]), fields.get(addition or ""), fields.get(pair[1]))
+        turns += self.asked_and_answered({name: fields.get(name) for name in asked}, fields.get(pair[1]))
         return self.with_system(turns, fields.get(SYSTEM))
 
     def _message(self, number: int, fields: dict[str, Any], who: str, what: str | None) -> Turn:
@@ -257,8 +336,7 @@ class RowReader:
             self.notes.append(f"field `{name}` of messages (not kept)")
 
     def _parts(self, number: int, content: Any) -> tuple[Part, ...]:
-        if isinstance(content, (int, float)):
-            content = json.dumps(content)
+        content = as_text(content)
         if isinstance(content, str):
             return (str(content),)
         content = [content] if isinstance(content, Mapping) else content
@@ -282,21 +360,31 @@ class RowReader:
 
     def with_marks(self, turns: list[Turn], shows: bool) -> list[Turn]:
         """The turns with images where texts mark them; with `ignore`, only where the row `shows` images."""
-        if not any("<" in part or "[IMG]" in part for turn in turns for part in turn.parts if isinstance(part, str)):
+        texts = [part for turn in turns for part in turn.texts]
+        if not any(sign in text for text in texts for sign in "<[{"):
             return turns
         inside = any(not isinstance(part, str) for turn in turns for part in turn.parts)
-        as_text = "images" in self.ignore and (inside or not shows)
-        texts = [part for turn in turns for part in turn.parts if isinstance(part, str)]
-        marks = [mark for text in texts for mark in _IMAGE_MARK.finditer(text)]
+        is_text = "images" in self.ignore and (inside or not shows)
         for text in texts:
             self._validate_marks(text)
-        if as_text:
+        pattern, marks = _IMAGE_MARK, [mark for text in texts for mark in _IMAGE_MARK.finditer(text)]
+        if not marks and shows and not inside:  # an answer of code may have brackets
+            pattern, texts = _LOOSE_MARK, [part for turn in turns if turn.role != "assistant" for part in turn.texts]
+            marks = [mark for text in texts for mark in pattern.finditer(text)]
+        if not marks:
+            return turns
+        if is_text:
             self.notes += ["marks of images that a row does not have (read as text)"] * len(marks)
             return turns
         numbers = [int(digits) for mark in marks if mark[2] for digits in re.findall(r"\d+", mark[2])]
         if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
             raise ConversationError(f"its marks number the images {numbers}, and they are read in rising order alone")
-        return [Turn(turn.role, tuple(_marked(number, turn.parts))) for number, turn in enumerate(turns)]
+        return [
+            turn
+            if pattern is _LOOSE_MARK and turn.role == "assistant"
+            else Turn(turn.role, tuple(_marked(number, turn.parts, pattern)))
+            for number, turn in enumerate(turns)
+        ]
 
     def _validate_marks(self, text: str) -> None:
         for medium, pattern in _OTHER_MARKS.items():
@@ -307,10 +395,12 @@ class RowReader:
                         f'(ignore=["{medium}"] takes it so)'
                     )
                 self.notes.append(f"marks of {medium} (read as text)")
+            elif mark := _OTHER_BRACKETS[medium].search(text):
+                self.notes.append(f"texts with `{mark[0]}` (read as text)")
 
     def validate_medium(self, medium: str, cell: Any) -> None:
         """Raises if a row has videos or audios, unless they are ignored."""
-        if cell is None or (isinstance(cell, (str, list, tuple, dict)) and not cell):
+        if is_null(cell) or (isinstance(cell, (str, list, tuple, dict)) and not cell):
             return
         if medium not in self.ignore:
             raise ConversationError(
@@ -320,17 +410,33 @@ class RowReader:
         self.notes.append(f"{medium} of conversations (not read)")
 
 
-def _first(names: Iterable[str], fields: Mapping[str, Any]) -> str | None:
+def _first(names: Iterable[str], fields: Collection[str]) -> str | None:
     for name in names:
         if name in fields:
             return name
     return None
 
 
-def _marked(number: int, parts: Sequence[Part]) -> list[Part]:
+def _continued(asked: list[Turn], answered: list[Turn]) -> list[Turn]:
+    """The turns of a prompt and of its completion, which may repeat the prompt, as TRL's preference pairs do."""
+    prompt, again = ([turn for turn in turns if turn.role not in _SYSTEM_ROLES] for turns in (asked, answered))
+    if again and again[0].role == "user":
+        until = max((number for number, turn in enumerate(prompt, 1) if turn.role != "assistant"), default=0)
+        system, other = ([turn for turn in turns if turn.role in _SYSTEM_ROLES] for turns in (asked, answered))
+        if again[:until] == prompt[:until] and (not system or not other or system == other):
+            return answered if other else system + answered
+        problem = "its completion begins with a message of the user, which is not that of its prompt"
+    elif prompt and again and prompt[-1].role == again[0].role == "assistant":
+        problem = "its prompt ends with a message of the assistant, and its completion begins with another one"
+    else:
+        return asked + answered
+    raise ConversationError(f"{problem}. If one of them is a whole conversation, name it: columns={{'messages': ...}}")
+
+
+def _marked(number: int, parts: Sequence[Part], pattern: re.Pattern[str]) -> list[Part]:
     """Parts with images where their texts mark them: those that stand among the parts, if there are any."""
     images = [part for part in parts if not isinstance(part, str)]
-    split = [list(_split(part)) if isinstance(part, str) else [] for part in parts]
+    split = [list(_split(part, pattern)) if isinstance(part, str) else [] for part in parts]
     marks = sum(not isinstance(piece, str) for pieces in split for piece in pieces)
     if images and not marks:
         return list(parts)
@@ -342,13 +448,13 @@ def _marked(number: int, parts: Sequence[Part]) -> list[Part]:
     return [next(left, piece) if not isinstance(piece, str) else piece for pieces in split for piece in pieces]
 
 
-def _split(text: str) -> Iterator[Part]:
+def _split(text: str, pattern: re.Pattern[str]) -> Iterator[Part]:
     """A text around the images that it marks; white space beside a mark goes."""
-    if not _IMAGE_MARK.search(text):
+    if not pattern.search(text):
         yield text
         return
     start = 0
-    for mark in _IMAGE_MARK.finditer(text):
+    for mark in pattern.finditer(text):
         yield from filter(None, [text[start : mark.start()].strip()])
         yield (stored_image(mark[1].strip()) if mark[1] else None) or PLACEHOLDER
         start = mark.end()
@@ -364,6 +470,19 @@ def _are_parts(cell: Any) -> bool:
 def said(cell: Any) -> Any:
     """A cell that is a text or a list of parts, also where it is stored as JSON."""
     return cell.content() if isinstance(cell, JsonText) else cell
+
+
+def as_text(cell: Any) -> Any:
+    """A number, truth value or date as text, the same from JSON and Arrow; null for NaN; others as they are."""
+    if is_null(cell):
+        return None
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+        cell = int(cell)  # Arrow makes 3.0 of a 3 among floats
+    if isinstance(cell, datetime) and cell.time() == time.min and cell.tzinfo is None:
+        cell = cell.date()  # Arrow reads dates as times
+    if isinstance(cell, date):
+        return cell.isoformat()
+    return json.dumps(cell) if isinstance(cell, (int, float)) else cell
 
 
 def opened(cell: Any) -> Any:

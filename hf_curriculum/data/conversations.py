@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -36,6 +37,11 @@ class Message(NamedTuple):
 
 class ConversationError(ValueError):
     """Why a row's conversation cannot be read."""
+
+
+def is_null(value: Any) -> bool:
+    """Whether a cell is empty: null, or NaN and infinity, which pandas writes for it."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def is_conversation(cell: Any) -> bool:
@@ -83,6 +89,7 @@ def _message(number: int, message: Any) -> Message:
     role, content = message["role"], message["content"]
     if role not in ROLES:
         raise ConversationError(f"message {number} is of the role {role!r}, and roles are {', '.join(ROLES)}")
+    content = None if is_null(content) else content
     if isinstance(content, (int, float)):  # `datasets.Json` gives the text "5" as a number
         content = json.dumps(content)
     if content is None or isinstance(content, str):
@@ -101,7 +108,7 @@ def read_part(number: int, part: Any) -> tuple[str | None, Any, set[str]]:
     """The text of a part of message `number`, or None and its image where it names one; and the fields read."""
     if isinstance(part, str):
         return part, None, set()
-    fields = {name: value for name, value in part.items() if value is not None} if isinstance(part, Mapping) else {}
+    fields = {name: value for name, value in part.items() if not is_null(value)} if isinstance(part, Mapping) else {}
     kind = fields.get("type")
     if kind in _TEXT_KINDS or (kind is None and isinstance(fields.get("text"), str)):
         name = next((name for name in _TEXT_NAMES if isinstance(fields.get(name), str)), None)

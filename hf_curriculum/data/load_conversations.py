@@ -19,17 +19,19 @@ from hf_curriculum.data.chat_forms import (
     COMPLETION,
     HISTORY,
     IGNORABLE,
-    INPUTS,
     MEDIA,
     PAIRS,
     PLACEHOLDER,
     PREFERENCES,
     PROMPT,
+    REFUSED_LABELS,
     SHOWN,
     SYSTEM,
     SYSTEMS,
     RowReader,
     Turn,
+    asked_in,
+    beside,
     holds_json,
     opened,
     pair_in,
@@ -37,7 +39,7 @@ from hf_curriculum.data.chat_forms import (
     stored_image,
     with_json,
 )
-from hf_curriculum.data.conversations import ConversationError
+from hf_curriculum.data.conversations import ConversationError, is_null
 from hf_curriculum.data.image_files import list_lengths, with_stored
 from hf_curriculum.data.images import MAX_PIXELS
 from hf_curriculum.data.readers.columns import ALIASES as COLUMNS
@@ -100,10 +102,11 @@ def load_conversations(
 
     Forms: `messages`, ShareGPT's and LLaVA's `conversations` (`from`, `value`), the_cauldron's `texts` (`user`,
     `assistant`), `prompt` and `completion`, `question` and `answer`, Alpaca's `instruction`, `input` and `output`,
-    ms-swift's `query`, `response` and `history`. A row's `system` becomes its first message, unless the messages begin
-    with one, which then stays, as in LLaMA-Factory. Images stand where the text has `<image>` or a usual relative of
-    it, or inside of the messages (`{"type": "image_url", ...}`, `<img>a.jpg</img>`). Where a conversation has images
-    and no such mark, they go before the first text of the user.
+    ms-swift's `query`, `response` and `history`. What the user says in several columns is joined. A row's
+    `system` becomes its first message, unless the messages begin with one, which then stays, as in LLaMA-Factory.
+    Images stand where the text has `<image>` or a usual relative of it, or inside of the messages
+    (`{"type": "image_url", ...}`, `<img>a.jpg</img>`). Where a conversation has images and no such mark, they go
+    before the first text of the user.
 
     Args:
         source: a loaded data set, a name on the Hub, a folder, or a file: .json, .jsonl, .parquet or .arrow.
@@ -122,8 +125,8 @@ def load_conversations(
             are rows that show more or fewer images than they have, and those that `ignore` names.
         ignore: takes rows that are refused otherwise, and counts them. "images": a mark such as `<image>` in a row
             without images is text. "videos", "audios": their marks are text, their columns as others. "weights": turns
-            not to be trained on (`weight: 0`, `train: false`) are as all others. "tool_calls": answers that only call
-            a tool are empty.
+            not to be trained on (`weight: 0`, a row's `label: False`) are as all others. "tool_calls": answers that
+            only call a tool are empty.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -235,15 +238,19 @@ def _pair_of(names: Iterable[str]) -> tuple[str, str] | None:
 class _Form:
     """The columns of a conversation: one of messages or two of texts, what precedes or follows these, and images.
 
-    `media` are columns that are not read, by `MEDIA`.
+    `asked` are columns of what the user says, in their order. Not kept are `media`, by `MEDIA`, `beside` the
+    conversation, and `labels` of good and bad answers. `is_named`: the caller named the column of the question.
     """
 
     texts: tuple[str, ...]
     images: str | None = None
-    addition: str | None = None
+    asked: tuple[str, ...] = ()
     history: str | None = None
     system: str | None = None
     media: tuple[tuple[str, str], ...] = ()
+    beside: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    is_named: bool = False
 
     @classmethod
     def of(cls, found: Iterable[str], request: Request) -> _Form:
@@ -269,14 +276,26 @@ class _Form:
             raise ValueError(
                 f"The data has columns {lost} already, which {needed} would overwrite. Remove or rename them first."
             )
-        addition = next((name for name in INPUTS if texts[0] == "instruction" and name in found), None)
+        asked, unread = [], []
+        if len(texts) > 1:
+            is_named = PROMPT in named and texts[0] != "instruction"  # Alpaca's input belongs to its instruction
+            asked = [texts[0]] if is_named else asked_in([name for name in found if name not in needed[1:]], texts[0])
+            unread = beside(found, needed + asked)
         media = tuple((medium, name) for medium, names in MEDIA.items() for name in names if name in found)
-        return cls(texts, others[IMAGES], addition, others[HISTORY], others[SYSTEM], media)
+        labels = tuple(name for name in REFUSED_LABELS if name in found and name not in needed)
+        columns = (others[IMAGES], tuple(asked), others[HISTORY], others[SYSTEM])
+        return cls(texts, *columns, media, tuple(unread), labels, PROMPT in named)
 
     @property
     def taken(self) -> list[str]:
         """The columns that `messages` and `images` stand for."""
-        return list(filter(None, [*self.texts, self.images, self.addition, self.history, self.system]))
+        columns = [*self.texts, self.images, *self.asked, self.history, self.system]
+        return list(dict.fromkeys(filter(None, columns)))
+
+    @property
+    def validated(self) -> list[str]:
+        """The columns that say why a row would be trained wrongly."""
+        return [*(name for _, name in self.media), *self.beside, *self.labels]
 
 
 def _validate_no_preferences(found: Sequence[str], texts: Sequence[str]) -> None:
@@ -332,12 +351,17 @@ class _Conversations:
     def read(self, reader: RowReader, cells: Mapping[str, Any], row: int) -> tuple[list[Turn], list[dict[str, Any]]]:
         """The turns of a row, and the images that it names."""
         form, texts = self.form, [cells[name] for name in self.form.texts]
-        if all(cell is None for cell in texts):
-            raise ConversationError(f"it has no {' and no '.join(f'`{name}`' for name in form.texts)}")
+        if is_null(texts[-1]) or all(is_null(cells[name]) for name in form.asked or form.texts):
+            missing = form.texts if all(map(is_null, texts)) else form.texts[-1 if is_null(texts[-1]) else 0 :][:1]
+            raise ConversationError(f"it has no {' and no '.join(f'`{name}`' for name in missing)}")
+        for name in form.labels:
+            reader.validate_label(name, cells[name])
         if len(texts) == 1:
             turns = reader.turns(texts[0])
         else:
-            turns = reader.asked_and_answered(texts[0], cells.get(form.addition or ""), texts[1])
+            read = [*form.asked, form.texts[1]]
+            reader.validate_beside({name: cells[name] for name in (*read, *form.beside)}, read, form.is_named)
+            turns = reader.asked_and_answered({name: cells[name] for name in form.asked}, texts[1])
         turns = [*reader.history(cells.get(form.history or "")), *turns]
         turns = reader.with_system(turns, cells.get(form.system or ""))
         for medium, column in form.media:
@@ -349,13 +373,13 @@ class _Conversations:
         if self.alone and not shows:
             lost = sum(turn.parts.count(PLACEHOLDER) for turn in turns)
             reader.notes += ["marks of images that a row does not have (left out with images=False)"] * lost
-        if not any(text.strip() for turn in turns if turn.role == "assistant" for text in _texts(turn)):
+        if not any(text.strip() for turn in turns if turn.role == "assistant" for text in turn.texts):
             reader.notes.append("answers of conversations that have none (the rows stay)")
         return (turns, []) if self.alone else _placed(turns, own, count)
 
     def _content(self, turn: Turn) -> Any:
         if not self.parts:
-            return "\n".join(_texts(turn))
+            return "\n".join(turn.texts)
         return [
             {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "text": None}
             for part in turn.parts
@@ -373,13 +397,9 @@ class _Conversations:
 _NOTES, _PROBLEM = "notes", "problem"
 
 
-def _texts(turn: Turn) -> list[str]:
-    return [part for part in turn.parts if isinstance(part, str)]
-
-
 def _names(column: str, cell: Any) -> list[dict[str, Any]]:
     """The images that a cell names."""
-    cell = opened(said(cell)) or []
+    cell = [] if is_null(cell) else opened(said(cell)) or []
     images = [stored_image(name) for name in (cell if isinstance(cell, (list, tuple)) else [cell])]
     if None in images:
         raise ConversationError(f"its `{column}` is no name of a file: {str(cell)[:60]!r}")
@@ -419,7 +439,7 @@ def _from_records(file: Path, request: Request, ignore: Sequence[str]) -> Datase
     fields = list(dict.fromkeys(name for record in records for name in record))
     form = _Form.of(fields, request)
     others = shared_scalars(records, without=form.taken, left_out=request.left_out)
-    read = [*form.taken, *(name for _, name in form.media)]
+    read = dict.fromkeys([*form.taken, *form.validated])
     cells = {name: [record.get(name) for record in records] for name in read}
 
     def reading(reader: _Conversations) -> Dataset:
@@ -441,7 +461,7 @@ def _from_dataset(dataset: Dataset, request: Request, ignore: Sequence[str]) -> 
         dataset = _with_lists(dataset.rename_columns({form.images: IMAGES}), request)
         reader = replace(reader, counts=list_lengths(dataset, IMAGES))
     names = [name for name in form.taken if named or name != form.images]
-    inputs = dataset.select_columns([*names, *(name for _, name in form.media)])
+    inputs = dataset.select_columns(list(dict.fromkeys([*names, *form.validated])))
     reader = replace(reader, features={name: each for name, each in inputs.features.items() if holds_json(each)})
     for name in inputs.column_names:
         inputs = with_stored(inputs, name, json_too=True)

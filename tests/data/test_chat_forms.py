@@ -84,6 +84,24 @@ FORMS = {
         {"instruction": "Translate.", "context": "un chien", "response": "a dog"},
         [says("user", "Translate.\nun chien"), says("assistant", "a dog")],
     ),
+    **{
+        f"{' and '.join(row)}": ({**row, "output": "a dog"}, [says("user", asked), says("assistant", "a dog")])
+        for row, asked in (
+            ({"prompt": "Translate:", "input": "un chien"}, "Translate:\nun chien"),
+            ({"query": "un chien", "instruction": "Translate."}, "Translate.\nun chien"),
+            ({"instruction": "Translate.", "question": "un chien", "context": "Rex"}, "Translate.\nRex\nun chien"),
+            ({"question": "What?", "context": "A dog."}, "A dog.\nWhat?"),
+            ({"instruction": "I", "context": "c", "input": "i"}, "I\nc\ni"),
+        )
+    },
+    "a context in items": (
+        {"conversation": [{"input": "i", "context": "c", "instruction": "I", "output": "o"}]},
+        [says("user", "I\nc\ni"), says("assistant", "o")],
+    ),
+    "user and context": (
+        {"user": "What?", "context": "A dog.", "assistant": "It."},
+        [says("user", "A dog.\nWhat?"), says("assistant", "It.")],
+    ),
     "ms-swift": ({"query": "What is it?", "response": "A dog.", **EARLIER}, LONG),
     "ms-swift without history": ({"query": "What is it?", "response": "A dog.", "history": []}, CHAT),
     "system of the row": ({"system_prompt": "Be brief.", "conversations": SHAREGPT}, [LONG[0], *CHAT]),
@@ -157,6 +175,56 @@ MIXED = [
 def test_texts_that_are_json_stay_texts(kind, tmp_path):
     loaded = load(from_source(kind, MIXED, tmp_path))
     assert [chat[1]["content"] for chat in loaded["messages"]] == [row["messages"][1]["content"] for row in MIXED]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_nan_is_null(kind, tmp_path, caplog):
+    rows = [
+        {"prompt": "a", "input": NAN, "completion": "b", "system": NAN, "video": NAN, "label": NAN},
+        {"prompt": "a", "input": "i", "completion": "NaN", "system": "S", "video": None, "label": None},
+        {"prompt": NAN, "input": None, "completion": "b", "system": None, "video": None, "label": None},
+        {"prompt": "a", "input": None, "completion": float("-inf"), "system": None, "video": None, "label": None},
+    ]
+    source = from_source(kind, rows, tmp_path)
+    with pytest.raises(ValueError, match=r"2 of the 4 conversations .*(Row|Line) [23].*it has no `prompt`"):
+        load(source)
+    assert load(source, bad_rows="drop")["messages"][:] == [
+        [says("user", "a"), says("assistant", "b")],
+        [says("system", "S"), says("user", "a\ni"), says("assistant", "NaN")],
+    ]
+    assert "conversations that cannot be read: 2" in caplog.text
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_nan_inside_of_messages_is_null(kind, tmp_path, caplog):
+    rows = [
+        {"messages": [CHAT[0], {**CHAT[1], "weight": NAN, "name": NAN}]},
+        {"messages": [says("user", NAN), CHAT[1]]},
+        {"messages": [CHAT[0], {**CHAT[1], "weight": 1.0, "name": None}]},
+    ]
+    source = from_source(kind, rows, tmp_path)
+    with pytest.raises(ValueError, match=r"1 of the 3 conversations .*message 0 \(user\) has no content"):
+        load(source)
+    assert load(source, bad_rows="drop")["messages"][:] == [CHAT, CHAT]
+    assert "field `weight` of messages (not kept): 1." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answers", "texts"),
+    [
+        ([3, 0.5], ["3", "0.5"]),
+        ([True], ["true"]),
+        (["2020-01-02", "2021-12-31"], ["2020-01-02", "2021-12-31"]),
+        (["2020-01-02T10:30:00"], ["2020-01-02T10:30:00"]),
+    ],
+)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_numbers_and_dates_are_the_same_texts(answers, texts, kind, tmp_path):
+    loaded = load(from_source(kind, [{"question": "How many?", "answer": answer} for answer in answers], tmp_path))
+    assert [chat[1]["content"] for chat in loaded["messages"]] == texts
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "load_dataset"])
@@ -240,7 +308,10 @@ SHOWING = {
             "<|image_1|>",
             "<ImageHere>",
             "<image_placeholder>",
-            "[IMG]",
+            *("[IMG]", "[image]", "{image}", "{{image_1}}", "[[Image 1]]", "<img>"),
+            *("<image1>", "<Image>", "<IMAGE>", "<image/>", "<image_token>", "<|image|>", "<start_of_image>"),
+            *("<img><ImageHere></img>", "<img><IMG_CONTEXT><IMG_CONTEXT></img>"),
+            "<|vision_start|><|image_pad|><|image_pad|><|vision_end|>",
         )
     },
 }
@@ -266,6 +337,41 @@ def test_images_stand_where_the_messages_show_them(form, kind, pictures):
         loaded[0]["images"],
     )
     assert shown[0]["content"][0]["image"].size == (16, 12)
+
+
+@pytest.mark.parametrize("mark", ["image", "<image>"])
+def test_brackets_are_marks_where_a_users_message_alone_has_them_beside_an_image(mark, pictures):
+    code = says("assistant", "Use {image}.")
+    rows = [{"messages": [says("user", f"{mark} [image] Hi."), code], "image": RED}]
+    loaded = load(from_source("json", [*rows, {"messages": [says("user", "[image]"), code]}], pictures))
+    asked = [part["text"] for part in loaded[0]["messages"][0]["content"]]
+    assert asked == (["image", None, "Hi."] if mark == "image" else [None, "[image] Hi."])
+    assert [loaded[0]["messages"][1], *loaded[1]["messages"]] == [
+        says("assistant", asks("Use {image}.")),
+        says("user", asks("[image]")),
+        says("assistant", asks("Use {image}.")),
+    ]
+
+
+def test_brackets_of_what_is_not_read_are_counted(caplog):
+    rows = [{"messages": [says("user", "[VIDEO] Hi."), CHAT[1]]}]
+    assert load_conversations(Dataset.from_list(rows))[0]["messages"] == rows[0]["messages"]
+    assert "texts with `[VIDEO]` (read as text): 1" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["json", "from_list", "load_dataset"])
+def test_files_are_read_by_their_address(kind, pictures):
+    (pictures / "a dog.png").write_bytes(encoded("blue"))
+    name = f"{pictures.as_uri()}/a%20dog.png"
+    rows = [
+        {
+            "messages": [
+                says("user", [{"type": "image_url", "image_url": {"url": name}}]),
+                says("assistant", asks("A dog.")),
+            ]
+        }
+    ]
+    assert load(from_source(kind, rows, pictures), images=pictures)[0]["images"][0].getpixel((0, 0)) == (0, 0, 255)
 
 
 def test_names_of_images_that_are_json_by_value(pictures):
@@ -365,6 +471,24 @@ REFUSED = {
         "has the mark `<video>`, and videos are not",
         "videos",
     ),
+    **{
+        f"mark {mark}": ({"messages": [says("user", f"{mark} What?")]}, r"it shows 1 images and has 0 \(.*", "images")
+        for mark in ("<Image>", "<image1>", "<image/>", "<IMG_CONTEXT>")
+    },
+    **{
+        f"mark {mark}": ({"messages": [says("user", f"{mark} Why?")]}, f"has the mark `{mark}`", "videos")
+        for mark in ("<Video>", "<VIDEO>", "<video1>", "<VideoHere>")
+    },
+    "an address": ({"messages": CHAT, "image": "https://a.b/c.png"}, "addresses are not fetched. Download it", None),
+    "a bad answer": ({"messages": CHAT, "label": False}, "it has `label`: False, so its answer is a bad", "weights"),
+    "choices": (
+        {"instruction": "a", "choices": ["x", "y"], "output": "0"},
+        "it has `choices`, which is no part .* columns={'prompt': 'instruction', 'completion': 'output'}",
+        None,
+    ),
+    "a hint": ({"instruction": "a", "hint": "x", "output": "c"}, "it has `hint`, which is no part", None),
+    "two questions": ({"instruction": "a", "input": "b", "query": "x", "output": "c"}, "it has `query`", None),
+    "two answers": ({"instruction": "a", "output": "c", "response": "x"}, "it has `response`, which is no part", None),
     "a mark of sound": ({"messages": [says("user", "<|audio_1|> Why?")]}, r"has the mark `<\|audio_1\|>`", "audios"),
     "a video": ({"messages": CHAT, "video": "a.mp4"}, "it has videos, which are not read", "videos"),
     "sounds": ({"messages": CHAT, "audios": ["a.wav"]}, "it has audios, which are not read", "audios"),
@@ -523,6 +647,21 @@ def test_a_systems_message_is_scored():
             {"conversations": SHAREGPT[:1], "chosen": SHAREGPT[1], "rejected": {"from": "gpt", "value": "A cat."}},
             {"prompt": "conversations", "completion": "chosen"},
         ),
+        (
+            {"prompt": "What is it?", "chosen": CHAT, "rejected": [CHAT[0], says("assistant", "A cat.")]},
+            {"prompt": "prompt", "completion": "chosen"},
+        ),
+        (
+            {"prompt": CHAT[:1], "chosen": CHAT, "rejected": [CHAT[0], says("assistant", "A cat.")]},
+            {"prompt": "prompt", "completion": "chosen"},
+        ),
+        *(
+            (
+                {"messages": messages, "chosen": CHAT, "rejected": [CHAT[0], says("assistant", "A cat.")]},
+                {"prompt": "messages", "completion": "chosen"},
+            )
+            for messages in (CHAT[:1], CHAT, [CHAT[0], says("assistant", "A cow.")])
+        ),
         ({"chosen": CHAT, "rejected": [CHAT[0], says("assistant", "A cat.")]}, {"messages": "chosen"}),
         ({"chosen_messages": CHAT, "rejected_messages": CHAT}, {"messages": "chosen_messages"}),
     ],
@@ -534,6 +673,27 @@ def test_preference_pairs_are_refused_with_the_way_to_load_them(chosen, columns,
         load(source)
     assert str(columns) in str(raised.value)
     assert load(source, columns=columns)[0]["messages"] == CHAT
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "messages"),
+    [
+        ([LONG[0], CHAT[0]], CHAT, [LONG[0], *CHAT]),
+        (CHAT[:1], [LONG[0], *CHAT], [LONG[0], *CHAT]),
+        (LONG[:4], LONG[4:], LONG),
+        (LONG[1:2], LONG[1:], LONG[1:]),
+        ([says("user", "Hi.")], CHAT, "its completion begins with a message of the user, which is not"),
+        ([LONG[0], CHAT[0]], [says("system", "Be long."), *CHAT], "its completion begins with a message of the user"),
+        (CHAT, CHAT[1:], "its prompt ends with a message of the assistant, and its completion begins"),
+    ],
+)
+def test_completions_go_on_or_repeat_their_prompt(prompt, completion, messages, tmp_path):
+    source = from_source("json", [{"prompt": prompt, "completion": completion}], tmp_path)
+    if isinstance(messages, list):
+        assert load(source)[0]["messages"] == messages
+    else:
+        with pytest.raises(ValueError, match=messages):
+            load(source)
 
 
 def test_a_file_of_one_conversation_and_of_bare_lists(tmp_path):
@@ -563,6 +723,27 @@ def test_columns_that_are_named():
         ("assistant", "a dog"),
     ]
     assert loaded.column_names == ["messages"]
+
+
+def test_columns_that_are_named_leave_others_out_with_a_count(caplog):
+    rows = [{"question": "Which?", "choices": ["a", "b"], "context": "", "hint": "Look.", "answer": "a"}]
+    columns = {"prompt": "question", "completion": "answer"}
+    loaded = load_conversations(Dataset.from_list(rows), columns=columns)
+    assert loaded[0]["messages"] == [says("user", "Which?"), says("assistant", "a")]
+    for name in ("choices", "hint"):
+        assert f"texts of `{name}` (a column of its own, no part of the conversation): 1" in caplog.text
+    assert "`context`" not in caplog.text
+    rows = [{"instruction": "", "input": "a", "choices": [], "query": "a", "output": "b"}]
+    assert load_conversations(Dataset.from_list(rows))[0]["messages"] == [says("user", "a"), says("assistant", "b")]
+
+
+@pytest.mark.parametrize("kind", ["json", "from_list"])
+def test_a_prompt_that_holds_its_question_is_refused(kind, tmp_path):
+    source = from_source(kind, [{"prompt": "Answer: Which?", "question": "Which?", "answer": "a"}], tmp_path)
+    with pytest.raises(ValueError, match="its `prompt` holds its `question` already"):
+        load(source)
+    columns = {"prompt": "prompt", "completion": "answer"}
+    assert load(source, columns=columns)[0]["messages"] == [says("user", "Answer: Which?"), says("assistant", "a")]
 
 
 def test_ignore_takes_known_names():

@@ -270,10 +270,11 @@ def test_names_of_images_lead_nowhere_else(llava, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "secret.png"
     png().save(outside)
     rows = json.loads(llava.read_text())
-    for name in (str(outside), "http://127.0.0.1:9/a.png"):
+    refused = {str(outside): r"names files outside of .*allow_outside=True", "http://127.0.0.1:9/a.png": "not fetched"}
+    for name, problem in {**refused, outside.as_uri(): refused[str(outside)]}.items():
         rows[0]["image"] = name
         llava.write_text(json.dumps(rows))
-        with pytest.raises(ValueError, match=r"names files outside of .*allow_outside=True"):
+        with pytest.raises(ValueError, match=problem):
             load_conversations(llava, images=llava.parent / "train2017")
     rows[0]["image"] = str(outside)
     llava.write_text(json.dumps(rows))
