@@ -31,7 +31,7 @@ from hf_curriculum.columns import require_columns
 from hf_curriculum.config import digest, parse_json
 from hf_curriculum.rng import hash64
 from hf_curriculum.shapes import validate_arguments
-from hf_curriculum.views import RepeatedRows
+from hf_curriculum.views import RepeatedRows, table_rows
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -270,9 +270,9 @@ def append_columns(
             continue
         new[column] = Value("float32", id=made.to_json())
         base = np.asarray(given, dtype=np.float32)
-        if dataset._indices is not None:
+        if (rows := table_rows(dataset)) is not None:
             base = np.full(dataset.data.num_rows, np.nan, np.float32)
-            base[dataset._indices.column(0).to_numpy()] = given
+            base[rows] = given
         arrays[column] = pa.array(base)
         if log:
             _log_scores(dataset, column, given, made)
@@ -293,10 +293,10 @@ def _scatter(dataset: Dataset, values: Any, kind: pa.DataType) -> pa.ChunkedArra
     """Values in the order of a data set → in the order of its table, null in rows that it leaves out."""
     column = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values)])
     column = column.cast(kind) if column.type != kind else column
-    if dataset._indices is None:
+    if (rows := table_rows(dataset)) is None:
         return column
     base = np.full(dataset.data.num_rows, -1, np.int64)
-    base[dataset._indices.column(0).to_numpy()] = np.arange(len(dataset))
+    base[rows] = np.arange(len(dataset))
     return column.take(pa.array(base, mask=base < 0))
 
 
