@@ -12,6 +12,7 @@ from typing import Any
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
+from hf_curriculum.data.identity import ids_of_files
 from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
@@ -230,9 +231,11 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
         folder = find_image_folder(caption_file, names)
         if folder is None:
             logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
+    paths = [None] * len(names) if folder is None or folder is False else locate_images(Path(folder), names)
+    if names and IMAGE_ID in table:
+        table[IMAGE_ID] = ids_of_files(table[IMAGE_ID], names, paths)
     if folder is None or folder is False:
         return Dataset.from_dict(table)
-    paths = locate_images(Path(folder), names)
     if not request.allow_outside:
         validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)
     return Dataset.from_dict({IMAGE: paths, **table}).cast_column(IMAGE, Image())

@@ -7,9 +7,10 @@ import unicodedata
 
 import datasets
 import pytest
+from datasets import Dataset
 from PIL import Image
 
-from hf_curriculum import load_captioned, load_conversations
+from hf_curriculum import hold_out, load_captioned, load_conversations
 from hf_curriculum.data.readers.folder import locate_images
 
 COLOURS = {(255, 0, 0): "red", (0, 0, 255): "blue", (0, 128, 0): "green"}
@@ -83,6 +84,25 @@ def test_one_name_spelled_twice_is_one_file(folder):
     paint(folder, **{"flat/1.png": "red"})
     rows = load_captioned(captions(folder, "a/1.png", "./a//1.png"), images=folder / "flat")
     assert colours(rows) == ["red", "red"]
+
+
+@pytest.mark.parametrize("images", [None, False])
+def test_a_file_has_one_id_however_it_is_spelled(folder, images):
+    paint(folder, **{"s/é.png": "red", "t/é.png": "blue"})
+    names = ["s/é.png", r"s\é.png", "./s//é.png", unicodedata.normalize("NFD", "s/é.png"), "t/é.png"]
+    rows = load_captioned(captions(folder, *names), images=images)
+    assert rows["image_id"][:] == ["s/é.png"] * 4 + ["t/é.png"]
+    held = hold_out(rows, 0.5)
+    assert sorted(map(len, held.values())) == [1, 4]
+    table = Dataset.from_dict({"image": names, "caption": list("abcde")})
+    if images is None:
+        table = table.map(lambda row: {"image": str(folder / row["image"].replace("\\", "/"))})
+    assert len(set(load_captioned(table, images=images, check_images=False)["image_id"])) == 2
+
+
+def test_two_files_whose_names_are_one_elsewhere_keep_theirs(folder):
+    paint(folder, **{r"a\0.png": "red", "a/0.png": "blue"})
+    assert load_captioned(captions(folder, r"a\0.png", "a/0.png"))["image_id"][:] == [r"a\0.png", "a/0.png"]
 
 
 @pytest.mark.parametrize(
