@@ -288,8 +288,8 @@ class CaptionCollator:
         of = f" of the example with `{IMAGE_ID}` {example[IMAGE_ID]!r}" if IMAGE_ID in example else ""
         raise ValueError(
             f"`{self.caption_column}`{of} is {caption!r}, and a caption must be a text that is not empty: there would "
-            "be nothing to learn from but the special tokens. Remove such rows with `drop_empty_captions(dataset)`, "
-            "which counts them, or expand lists with `expand_captions(dataset)`."
+            "be nothing to learn from but the special tokens. Remove such rows with "
+            "`hf_curriculum.data.captions.drop_empty_captions(dataset)`, which counts them, or expand lists with `expand_captions(dataset)`."
         )
 
 

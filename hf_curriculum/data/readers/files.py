@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.identity import ids_of_files
-from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
+from hf_curriculum.data.images import image_frame
+from hf_curriculum.data.readers.coco import OBJECTS, is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
     CAPTION_PATTERNS,
@@ -22,6 +24,7 @@ from hf_curriculum.data.readers.folder import (
     JSON,
     TABLES,
     count_hidden,
+    count_passed_over,
     find_caption_file,
     find_image_folder,
     find_only_json,
@@ -75,7 +78,10 @@ def read_caption_files(request: Request) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split."""
     request.validate_options()
     tables: dict[str, tuple[dict[str, Any], Path]] = {}
-    for folder_split, file in _caption_files(request.path).items():
+    files = _caption_files(request.path)
+    if request.path.is_dir():
+        count_passed_over(request.path, files.values(), request.left_out)
+    for folder_split, file in files.items():
         if request.path.is_dir() and file.is_file():
             count_hidden(file.parent, (*TABLES, *JSON), request.left_out)
         if not request.allow_outside and file != request.path:
@@ -230,7 +236,10 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
     if folder is None:
         folder = find_image_folder(caption_file, names)
         if folder is None:
-            logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
+            first = f"none of the {len(names):,} that it names, {names[0]!r} for example" if names else "it names none"
+            logger.warning(
+                "No images next to %s (%s): loaded as text alone. `images=` names their folder.", caption_file, first
+            )
     paths = [None] * len(names) if folder is None or folder is False else locate_images(Path(folder), names)
     if names and IMAGE_ID in table:
         table[IMAGE_ID] = ids_of_files(table[IMAGE_ID], names, paths)
@@ -238,4 +247,19 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
         return Dataset.from_dict(table)
     if not request.allow_outside:
         validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)
+    if OBJECTS in table:
+        _warn_of_turned(table[OBJECTS].to_pylist(), paths, caption_file)
     return Dataset.from_dict({IMAGE: paths, **table}).cast_column(IMAGE, Image())
+
+
+def _warn_of_turned(objects: Sequence[Any], paths: Sequence[str | None], source: Path) -> None:
+    """Warns of objects whose images EXIF turns: a table does not say whether they were drawn before or after."""
+    shown = dict.fromkeys(path for path, found in zip(paths, objects, strict=True) if found and path)
+    turned = [path for path in shown if os.path.isfile(path) and image_frame({"path": path, "bytes": None})[1] != 1]
+    if turned:
+        logger.warning(
+            "%s: EXIF turns %d of %d images with `%s` (%s, for example), and their boxes are read as they stand, as "
+            "drawn on the turned image. Where they are not, give them as COCO's or VOC's file (`objects=`), which has "
+            "the sizes, or store the images upright (PIL.ImageOps.exif_transpose).",
+            *(source, len(turned), len(shown), OBJECTS, turned[0]),
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 
 import datasets
@@ -123,6 +124,36 @@ def test_a_file_called_almost_alike_is_named(folder, caplog, name, file):
     paint(folder, **{"2.png": "blue"})
     assert colours(load_captioned(captions(folder, "2.png", name))) == ["blue"]
     assert f"1 of 2 images are not in {folder}. '{name}' is named, and '{file}' is in" in caplog.text
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        ({"x/0.png": "red", "y/2.png": "blue"}, ["0.png", "2.png"]),
+        ({"im2/only/x.png": "red"}, ["x.png"]),
+        ({"p/a/1.png": "red", "p/b/1.png": "blue"}, ["a/1.png", r"b\1.png"]),
+        ({"a/1.png": "red", "b/1.png": "blue"}, ["set/a/1.png", "set/b/1.png"]),
+    ],
+)
+def test_a_name_is_of_the_only_image_whose_path_ends_in_it(folder, files, names, given):
+    paint(folder, **files)
+    assert colours(load_captioned(captions(folder, *names), images=folder if given else None)) == list(files.values())
+
+
+def test_a_name_that_two_paths_end_in_is_an_error(folder):
+    paint(folder, **{"x/0.png": "red", "y/0.png": "blue", "y/2.png": "green"})
+    with pytest.raises(ValueError, match=r"Whose '0\.png' in .*data is cannot be known.*'x/0\.png' and 'y/0\.png'"):
+        load_captioned(captions(folder, "0.png", "2.png"))
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("7.0", "007.png"), ("a.png?x=1", "a.png"), ("1.JPG", "x/1.jpg"), ("9.png", "x/009.png")]
+)
+def test_a_file_called_almost_alike_in_any_folder_is_named(folder, name, file):
+    paint(folder, **{file: "red"})
+    with pytest.raises(FileNotFoundError, match=rf"'{re.escape(name)}' is named, and '{file.split('/')[-1]}' is in"):
+        load_captioned(captions(folder, name))
 
 
 def test_images_of_other_names_are_text_alone(folder, caplog):
