@@ -487,8 +487,26 @@ def numeric_column(dataset: Dataset, column: str) -> np.ndarray:
     require_columns(dataset.column_names, [column], reader="The scores are read from it.", remedy="Run `add_scores`.")
     dtype = getattr(dataset.features[column], "dtype", "")
     if not dtype.startswith(("float", "int", "uint")):
-        raise ValueError(f"`{column}` is {dataset.features[column]}, not a column of numbers, so it holds no scores.")
+        raise ValueError(
+            f"`{column}` is {dataset.features[column]}, not a column of numbers, so it holds no scores."
+            f"{first_non_number(dataset, column)}"
+        )
     return read_column(dataset, column).to_numpy(zero_copy_only=False)
+
+
+def first_non_number(dataset: Dataset, column: str) -> str:
+    """A sentence that names the first cell of a column that is no number, "" where there is none."""
+    for row, cell in enumerate(read_column(dataset, column)):
+        try:
+            number = cell.is_valid and float(cell.as_py())
+        except (TypeError, ValueError):
+            number = None
+        if number is None or isinstance(cell, pa.BooleanScalar):
+            return (
+                f" `{column}` has {cell.as_py()!r:.60} in row {row} (counted from 0). Numbers have a decimal point, "
+                "and no %; write 1 and 0 for true and false."
+            )
+    return ""
 
 
 def read_column(dataset: Dataset, column: str) -> pa.Array:

@@ -202,6 +202,8 @@ class CaptionCollator:
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The batch of prepared examples."""
+        if not prepared:
+            raise ValueError("The batch has no examples, so there is nothing to learn from. Leave empty batches out.")
         ids, truncated = self.encoder([item["caption"] for item in prepared], self.max_length)
         batch = self._padded(ids)
         batch["labels"] = batch["input_ids"].clone()
@@ -289,7 +291,8 @@ class CaptionCollator:
         raise ValueError(
             f"`{self.caption_column}`{of} is {caption!r}, and a caption must be a text that is not empty: there would "
             "be nothing to learn from but the special tokens. Remove such rows with "
-            "`hf_curriculum.data.captions.drop_empty_captions(dataset)`, which counts them, or expand lists with `expand_captions(dataset)`."
+            "`hf_curriculum.data.captions.drop_empty_captions(dataset)`, which counts them, or expand lists with "
+            "`expand_captions(dataset)`."
         )
 
 

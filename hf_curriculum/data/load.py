@@ -299,7 +299,7 @@ def _one_caption_per_row(dataset: Dataset, captions: list[str]) -> Dataset:
     if lists:
         logger.warning(
             "Captions that look like lists of texts, and are read as one caption each: %d (%.80s, for example). Store "
-            "several captions as several columns, columns={'caption': ['first', 'second']}, or as lists in JSON Lines.",
+            "several captions as columns, columns={'caption': ['first', 'second']}, or as lists in JSON Lines.",
             len(lists),
             lists[0],
         )

@@ -136,14 +136,11 @@ def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | Non
     if find_alias(list(content), (*FILE_FIELDS, *CAPTION_FIELDS)):
         return Records([content])
     values, named = list(content.values()), all(name.lower().endswith(IMAGE_SUFFIXES) for name in content)
-    if values and all(isinstance(value, Mapping) and table_fields(value, text_alone=True) for value in values):
-        values = [dict(value) for value in values]
-    elif values and all(map(_is_captions, values)):
-        if not named and not request.images:
-            return None  # any object of texts looks so
-        values = [{CAPTION: value} for value in values]
-    else:
-        return None
+    rows = [isinstance(value, Mapping) and bool(table_fields(value, text_alone=True)) for value in values]
+    texts = [not row and _is_captions(value) for row, value in zip(rows, values, strict=True)]
+    if not values or not (any(rows + texts) if named else all(rows) or (all(texts) and request.images)):
+        return None  # any object of texts looks so
+    values = [dict(value) if row else {CAPTION: value} for row, value in zip(rows, values, strict=True)]
     files = {} if named or request.images is False else _by_bare_name(request)
     for name, value in zip(content, values, strict=True):
         if len(files.get(name, ())) > 1:

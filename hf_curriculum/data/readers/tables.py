@@ -298,7 +298,7 @@ def _names(record: Any, fields: Mapping[str, list[str]]) -> tuple[str | None, st
     """The file and the image id of a row; a `ValueError` says what is wrong with it."""
     if not isinstance(record, Mapping):
         raise ValueError(f"is {record!r:.100}, and an object with the fields of the other rows is needed.")
-    image_id = next((str(record[field]) for field in fields[IMAGE_ID] if record.get(field) is not None), None)
+    image_id = next((str(record[field]) for field in fields[IMAGE_ID] if record.get(field) not in (None, "")), None)
     if not fields[IMAGE]:
         if fields[IMAGE_ID] and image_id is None:
             raise ValueError(f"has no `{fields[IMAGE_ID][0]}`, which says whose caption it is: {dict(record)!r:.120}.")

@@ -82,3 +82,21 @@ def test_a_list_that_is_read_as_one_caption_is_a_warning(folder, caplog, caption
         (folder / "metadata.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert load_captioned(folder)["caption"][:] == [caption, "a"]
     assert (f"look like lists of texts, and are read as one caption each: 1 ({caption}" in caplog.text) == is_list
+
+
+def test_a_name_without_captions_in_an_object_is_a_fault_of_its_row(folder):
+    for name in "012":
+        Image.new("RGB", (8, 8)).save(folder / f"{name}.jpg")
+    (folder / "captions.json").write_text(json.dumps({"0.jpg": "x", "1.jpg": ["y", "z"], "2.jpg": None}))
+    assert load_captioned(folder)["caption"][:] == ["x", "y", "z", None]
+    (folder / "captions.json").write_text(json.dumps({"0.jpg": "x", "2.jpg": 7}))
+    with pytest.raises(ValueError, match=r"Row 2 has the caption 7"):
+        load_captioned(folder)
+    assert load_captioned(folder, bad_rows="drop")["caption"][:] == ["x"]
+
+
+def test_an_empty_id_is_none(folder):
+    for name in "01":
+        Image.new("RGB", (8, 8), (int(name), 0, 0)).save(folder / f"{name}.jpg")
+    (folder / "m.csv").write_text("file_name,caption,image_id\n0.jpg,a,\n1.jpg,b,\n1.jpg,c,7\n")
+    assert load_captioned(folder)["image_id"][:] == ["0.jpg", "1.jpg", "7"]
