@@ -146,10 +146,9 @@ def fingerprint_rows(dataset: Dataset | Any) -> RowsFingerprint:
 
 def column_digests(dataset: Dataset, column: str) -> Iterator[tuple[str, np.ndarray]]:
     """The parts of a column, and the digests of their blocks of rows, uint64 (blocks,)."""
-    from hf_curriculum.views import stored_column
+    from hf_curriculum.views import stored_column, table_rows
 
-    indices = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
-    yield from _parts(*stored_column(dataset, column, indices), RowsFingerprint("Dataset", len(dataset)))
+    yield from _parts(*stored_column(dataset, column, table_rows(dataset)), RowsFingerprint("Dataset", len(dataset)))
 
 
 def _changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -351,12 +350,11 @@ def _text_hashes(dataset: Any, column: str) -> np.ndarray | None:
     """Distinct 64-bit hashes of the texts of a column, ascending, uint64 (texts,); None where there is no text."""
     from datasets import Dataset
 
-    from hf_curriculum.views import stored_column
+    from hf_curriculum.views import stored_column, table_rows
 
     if not isinstance(dataset, Dataset) or column not in dataset.column_names:
         return None
-    indices = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
-    values, rows = stored_column(dataset, column, indices)
+    values, rows = stored_column(dataset, column, table_rows(dataset))
     if not _is_text(values.type):
         return None
     valid, hashes, start = np.zeros(len(values), bool), np.zeros(len(values), np.uint64), 0

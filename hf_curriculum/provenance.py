@@ -31,7 +31,7 @@ from hf_curriculum.columns import require_columns
 from hf_curriculum.config import digest, parse_json
 from hf_curriculum.rng import hash64
 from hf_curriculum.shapes import validate_arguments
-from hf_curriculum.views import RepeatedRows
+from hf_curriculum.views import RepeatedRows, table_rows
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -270,9 +270,9 @@ def append_columns(
             continue
         new[column] = Value("float32", id=made.to_json())
         base = np.asarray(given, dtype=np.float32)
-        if dataset._indices is not None:
+        if (rows := table_rows(dataset)) is not None:
             base = np.full(dataset.data.num_rows, np.nan, np.float32)
-            base[dataset._indices.column(0).to_numpy()] = given
+            base[rows] = given
         arrays[column] = pa.array(base)
         if log:
             _log_scores(dataset, column, given, made)
@@ -293,10 +293,10 @@ def _scatter(dataset: Dataset, values: Any, kind: pa.DataType) -> pa.ChunkedArra
     """Values in the order of a data set → in the order of its table, null in rows that it leaves out."""
     column = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values)])
     column = column.cast(kind) if column.type != kind else column
-    if dataset._indices is None:
+    if (rows := table_rows(dataset)) is None:
         return column
     base = np.full(dataset.data.num_rows, -1, np.int64)
-    base[dataset._indices.column(0).to_numpy()] = np.arange(len(dataset))
+    base[rows] = np.arange(len(dataset))
     return column.take(pa.array(base, mask=base < 0))
 
 
@@ -487,8 +487,26 @@ def numeric_column(dataset: Dataset, column: str) -> np.ndarray:
     require_columns(dataset.column_names, [column], reader="The scores are read from it.", remedy="Run `add_scores`.")
     dtype = getattr(dataset.features[column], "dtype", "")
     if not dtype.startswith(("float", "int", "uint")):
-        raise ValueError(f"`{column}` is {dataset.features[column]}, not a column of numbers, so it holds no scores.")
+        raise ValueError(
+            f"`{column}` is {dataset.features[column]}, not a column of numbers, so it holds no scores."
+            f"{first_non_number(dataset, column)}"
+        )
     return read_column(dataset, column).to_numpy(zero_copy_only=False)
+
+
+def first_non_number(dataset: Dataset, column: str) -> str:
+    """A sentence that names the first cell of a column that is no number, "" where there is none."""
+    for row, cell in enumerate(read_column(dataset, column)):
+        try:
+            number = cell.is_valid and float(cell.as_py())
+        except (TypeError, ValueError):
+            number = None
+        if number is None or isinstance(cell, pa.BooleanScalar):
+            return (
+                f" `{column}` has {cell.as_py()!r:.60} in row {row} (counted from 0). Numbers have a decimal point, "
+                "and no %; write 1 and 0 for true and false."
+            )
+    return ""
 
 
 def read_column(dataset: Dataset, column: str) -> pa.Array:

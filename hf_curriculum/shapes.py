@@ -28,7 +28,7 @@ _TABLES = {
     "datasets.DatasetDict": 'one of them, `data["{split}"]`',
     "datasets.IterableDatasetDict": 'one split, loaded without `streaming=True`, `data["{split}"]`',
     "datasets.IterableDataset": "the data loaded without `streaming=True`",
-    "pandas.DataFrame": "`Dataset.from_pandas(data)`",
+    "pandas.DataFrame": "`Dataset.from_pandas(data)`; with PIL images `Dataset.from_dict(data.to_dict('list'))`",
     "polars.DataFrame": "`Dataset.from_polars(data)`",
     "polars.LazyFrame": "`Dataset.from_polars(data.collect())`",
     "pyarrow.Table": "`Dataset(data)`",

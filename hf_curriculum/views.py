@@ -166,8 +166,8 @@ def repeat_rows(
     if taken or wrong:
         why = f"already has {taken}" if taken else f"would get {len(rows):,} rows, and columns with {wrong}"
         raise ValueError(f"The data {why}. Each new column has a value per row and a name of its own: rename it.")
-    if dataset._indices is not None:
-        rows = dataset._indices.column(0).to_numpy()[rows]
+    shown = table_rows(dataset)
+    rows = rows if shown is None else shown[rows]
     base = dataset.data
     if isinstance(base, RepeatedRows):
         raise ValueError(
@@ -203,4 +203,10 @@ def base_rows(dataset: Dataset) -> np.ndarray:
     """The rows of the underlying table that a data set shows, in its order: equal numbers are the same row."""
     rows = dataset.data.rows if isinstance(dataset.data, RepeatedRows) else np.arange(dataset.data.num_rows)
     rows = rows.astype(np.int64, copy=False)
-    return rows if dataset._indices is None else rows[dataset._indices.column(0).to_numpy()]
+    shown = table_rows(dataset)
+    return rows if shown is None else rows[shown]
+
+
+def table_rows(dataset: Dataset) -> np.ndarray | None:
+    """The rows of its table that a data set shows, int64 (rows,): `datasets` stores uint64, and takes int alone."""
+    return None if dataset._indices is None else dataset._indices.column(0).to_numpy().astype(np.int64, copy=False)

@@ -192,6 +192,8 @@ class CaptionCollator:
 
     def collate(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """The batch of prepared examples."""
+        if not prepared:
+            raise ValueError("The batch has no examples, so there is nothing to learn from. Leave empty batches out.")
         ids, truncated = self.encoder([item["caption"] for item in prepared], self.max_length)
         batch = self._padded(ids)
         batch["labels"] = batch["input_ids"].clone()
@@ -278,8 +280,9 @@ class CaptionCollator:
         of = f" of the example with `{IMAGE_ID}` {example[IMAGE_ID]!r}" if IMAGE_ID in example else ""
         raise ValueError(
             f"`{self.caption_column}`{of} is {caption!r}, and a caption must be a text that is not empty: there would "
-            "be nothing to learn from but the special tokens. Remove such rows with `drop_empty_captions(dataset)`, "
-            "which counts them, or expand lists with `expand_captions(dataset)`."
+            "be nothing to learn from but the special tokens. Remove such rows with "
+            "`hf_curriculum.data.captions.drop_empty_captions(dataset)`, which counts them, or expand lists with "
+            "`expand_captions(dataset)`."
         )
 
 

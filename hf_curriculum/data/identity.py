@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,19 @@ def normalise_name(name: str) -> str:
         start = "/" * name.startswith("/")
         name = start + "/".join(part for part in name.split("/") if part not in ("", "."))
     return name
+
+
+def ids_of_files(ids: Sequence[str], names: Sequence[str], paths: Sequence[str | None]) -> list[str]:
+    """The ids of rows; those that are the name of the row's file become one for each file that is there."""
+    plain = {name: name if "://" in name else normalise_name(name) for name in names}
+    files = [os.path.normpath(path) if path else plain[name] for name, path in zip(names, paths, strict=True)]
+    first: dict[str, str] = {}
+    for name, file in zip(names, files, strict=True):
+        first.setdefault(file, name)
+    counts = Counter(map(plain.get, first.values()))
+    of_file = {file: plain[name] if counts[plain[name]] == 1 else name for file, name in first.items()}
+    rows = zip(ids, names, files, strict=True)
+    return [of_file[file] if image_id == name else image_id for image_id, name, file in rows]
 
 
 def bare_name(name: str) -> str:
@@ -278,21 +292,54 @@ def _validate_images(parts: Sequence[Dataset], column: str) -> None:
 
 def _warn_of_names(parts: Sequence[Dataset]) -> None:
     """A warning where an id has several names of files, of data without images."""
-    if parts:
-        (ids, rows), (names, files) = _codes(parts, IMAGE_ID), _codes(parts, _FILE_NAME)
-        distinct = np.unique(np.stack([rows, files])[:, (rows >= 0) & (files >= 0)], axis=1)  # (2, pairs)
-        several = np.flatnonzero(np.bincount(distinct[0], minlength=1) > 1)
-        if len(several):
-            first, second = (repr(names[code].as_py()) for code in distinct[1, distinct[0] == several[0]][:2])
-            logger.warning(_of_two(ids[several[0]].as_py(), first, second, f", as it seems ({len(several):,} ids)"))
+    if parts and (found := _with_several(_codes(parts, IMAGE_ID), _codes(parts, _FILE_NAME))):
+        count, image_id, first, second = found
+        logger.warning(_of_two(image_id, repr(first), repr(second), f", as it seems ({count:,} ids)"))
+
+
+def warn_of_several_ids(dataset: Dataset, column: str = IMAGE) -> None:
+    """A warning where one file of an image has several ids, so that its captions would not count as one image's."""
+    is_image = isinstance(dataset.features.get(column), Image)
+    if IMAGE_ID not in dataset.column_names or (is_image and _held_bytes(dataset, column)):
+        return
+    if not is_image and _FILE_NAME not in dataset.column_names:
+        return
+    names, rows = _codes([dataset], column, "path") if is_image else _codes([dataset], _FILE_NAME)
+    files = pa.array(map(os.path.normpath, names.to_pylist()), pa.large_string()).dictionary_encode()
+    rows = np.append(files.indices.to_numpy(), -1)[rows]  # the last one is of rows without a file
+    if found := _with_several((files.dictionary, rows), _codes([dataset], IMAGE_ID)):
+        count, file, first, second = found
+        logger.warning(
+            "%d files of images have several ids: %r has the `%s` %r and %r. Their captions count as those of several "
+            "images, so a held-out part may hold images that are trained on. Where the column numbers rows, name "
+            "another: load_captioned(..., columns={'%s': 'file_name'}); in COCO's JSON give such images one id.",
+            *(count, file, IMAGE_ID, first, second, IMAGE_ID),
+        )
+
+
+_Codes = tuple[pa.Array, np.ndarray]
+
+
+def _with_several(ones: _Codes, others: _Codes) -> tuple[int, str, str, str] | None:
+    """How many of `ones` stand in rows with several of `others`; the first of them, and two of these."""
+    (ones, rows), (others, cells) = ones, others
+    known = (rows >= 0) & (cells >= 0)
+    pairs = np.unique(rows[known].astype(np.int64) * len(others) + cells[known])
+    owners, values = np.divmod(pairs, max(len(others), 1))
+    several = np.flatnonzero(np.bincount(owners, minlength=1) > 1)
+    if not len(several):
+        return None
+    first, second = values[owners == several[0]][:2]
+    return len(several), ones[several[0]].as_py(), others[first].as_py(), others[second].as_py()
 
 
 def _of_two(image_id: Any, first: str, second: str, more: str = "") -> str:
     return (
         f"`{IMAGE_ID}` {image_id!r} stands for two images, {first} and {second}{more}: captions, scores and features "
-        "of one would be taken for the other's. Where sources were joined that number alike, write each one's name "
-        f"before its ids first: `data = data.map(lambda row: {{'{IMAGE_ID}': f\"coco/{{row['{IMAGE_ID}']}}\"}})`. In "
-        f"a table name another column: `load_captioned(..., columns={{'{IMAGE_ID}': 'file_name'}})`."
+        "of one would be taken for the other's. While loading a table name another column, "
+        f"`load_captioned(..., columns={{'{IMAGE_ID}': 'file_name'}})`, or load the sources one by one. Where sources "
+        "number alike, write each one's name before its ids, and join them then: "
+        f"`data = data.map(lambda row: {{'{IMAGE_ID}': f\"coco/{{row['{IMAGE_ID}']}}\"}})`."
     )
 
 

@@ -33,6 +33,7 @@ from hf_curriculum.data.images import MAX_PIXELS, UnreadableImageError, decoding
 from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.text import write_arrow
 from hf_curriculum.provenance import replace_table
+from hf_curriculum.views import table_rows
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -84,7 +85,8 @@ def _stored_in_rows(dataset: Dataset, column: str) -> Iterator[list[Stored | Non
 def list_lengths(dataset: Dataset, column: str) -> np.ndarray:
     """How many items a row's list has, int64 (rows,); 0 without a list."""
     lengths = pc.fill_null(pc.list_value_length(dataset.data.column(column)), 0).to_numpy().astype(np.int64)
-    return lengths if dataset._indices is None else lengths[dataset._indices.column(0).to_numpy()]
+    rows = table_rows(dataset)
+    return lengths if rows is None else lengths[rows]
 
 
 def image_key(image: Stored | None) -> str:
@@ -308,7 +310,8 @@ def _stamp(key: str) -> str:
 def _stored_keys(dataset: Dataset, files: list[ArrowRows]) -> Iterator[pa.Array]:
     """`image_key` of every row, some at a time, of images whose bytes are in `stored_files`."""
     digests = np.concatenate([file.digests() for file in files])  # (table's rows, 16)
-    rows = np.arange(len(digests)) if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    rows = table_rows(dataset)
+    rows = np.arange(len(digests)) if rows is None else rows
     for start in range(0, len(rows), _ROWS):
         yield hexadecimal(digests[rows[start : start + _ROWS]])
 

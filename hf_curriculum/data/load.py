@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, IMAGE
@@ -285,15 +286,29 @@ _READERS: list[tuple[Callable[[Path], object], Callable[[Request], Read]]] = [
 """Whether a path is of a kind, and what reads it; asked in this order."""
 
 
+_LIST = r"(?s)^\s*(\[\s*['\"{].*['\"}]\s*\]|\(\s*['\"].*['\"]\s*,.*\))\s*$"
+"""What a list, or a tuple, of texts in Python or JSON looks like."""
+
+
 def _one_caption_per_row(dataset: Dataset, captions: list[str]) -> Dataset:
     if captions != [CAPTION] or not holds_text(dataset, CAPTION):
         dataset = expand_captions(dataset, captions)
     empty = count_empty_captions(dataset)
     if empty:
         logger.warning(
-            "%d of %d captions are empty: drop_empty_captions(dataset) removes them, and in a shell `hf-curriculum "
-            "score --drop-empty`.",
+            "%d of %d captions are empty: hf_curriculum.data.captions.drop_empty_captions(dataset) removes them, and "
+            "in a shell `hf-curriculum score --drop-empty`.",
             empty,
             len(dataset),
+        )
+    batches = dataset.select_columns([CAPTION]).with_format("arrow").iter(10_000)
+    texts = (batch[CAPTION] for batch in batches)
+    lists = [text for part in texts for text in part.filter(pc.match_substring_regex(part, _LIST)).to_pylist()]
+    if lists:
+        logger.warning(
+            "Captions that look like lists of texts, and are read as one caption each: %d (%.80s, for example). Store "
+            "several captions as columns, columns={'caption': ['first', 'second']}, or as lists in JSON Lines.",
+            len(lists),
+            lists[0],
         )
     return dataset

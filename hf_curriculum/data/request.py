@@ -16,7 +16,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import special_file
-from hf_curriculum.data.identity import validate_image_ids
+from hf_curriculum.data.identity import validate_image_ids, warn_of_several_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
@@ -209,6 +209,7 @@ def keep_readable(
     splits = splits | with_images
     for part in splits.values():
         validate_image_ids(part, column=column)
+        warn_of_several_ids(part, column)
     return splits
 
 

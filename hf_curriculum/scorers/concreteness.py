@@ -17,6 +17,7 @@ from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import CaptionScorer, corpus_batches
 from hf_curriculum.scorers.text.length import word_splitter
+from hf_curriculum.views import table_rows
 
 if TYPE_CHECKING:
     import torch
@@ -270,9 +271,8 @@ def unit_embeddings(dataset: Dataset, column: str, who: str) -> tuple[np.ndarray
         reader=f"`{who}.fit` compares images by their embeddings.",
         remedy="Add embeddings of any image model as a column with a list of numbers per row, or name your column.",
     )
-    values, rows = dataset.data.column(column), np.arange(len(dataset))
-    if dataset._indices is not None:
-        rows = dataset._indices.column(0).to_numpy()
+    values, rows = dataset.data.column(column), table_rows(dataset)
+    rows = np.arange(len(dataset)) if rows is None else rows
     valid = values.is_valid().to_numpy()[rows]  # (rows,)
     if not valid.any():
         raise ValueError(f"No row has an embedding in `{column}`, so `{who}.fit` has nothing to compare.")

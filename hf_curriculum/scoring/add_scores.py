@@ -37,6 +37,7 @@ from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.shared_passes import share_passes
 from hf_curriculum.scorers.visual.images import image_workers
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.views import table_rows
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -163,8 +164,8 @@ class Split:
 
     def rows(self) -> int:
         """How many rows are scored: each of the table once."""
-        indices = self.dataset._indices
-        return len(self.dataset) if indices is None else len(np.unique(indices.column(0).to_numpy()))
+        rows = table_rows(self.dataset)
+        return len(self.dataset) if rows is None else len(np.unique(rows))
 
 
 def splits_to_score(
@@ -347,8 +348,8 @@ def scoring_inputs(dataset: Dataset, scorer: Scorer) -> tuple[Dataset, np.ndarra
     if group is not None and group in dataset.column_names and group not in columns:
         columns.append(group)
     inputs, position = dataset.with_format(None).select_columns(columns), None
-    if dataset._indices is not None and len(dataset):
-        rows, position = np.unique(dataset._indices.column(0).to_numpy(), return_inverse=True)
+    if (shown := table_rows(dataset)) is not None and len(dataset):
+        rows, position = np.unique(shown, return_inverse=True)
         fingerprint = Hasher.hash([inputs._fingerprint, "in the order of its table"])
         table = Dataset(inputs.data, info=inputs.info, split=inputs.split, fingerprint=fingerprint)
         inputs = table if len(rows) == len(table) else table.select(rows)

@@ -31,6 +31,7 @@ from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
     as_splits,
+    first_non_number,
     numeric_column,
     read_column,
     read_provenance,
@@ -195,6 +196,9 @@ def _report_left_out(table: Dataset, keys: list[str], names: list[str], source: 
         values = read_column(table, name)
         lacking = pc.fill_null(pc.is_nan(values), True) if pa.types.is_floating(values.type) else values.is_null()
         left_out.add(f"cells without a number in `{name}` (their rows get NaN)", pc.sum(lacking).as_py() or 0)
+        endless = pc.sum(pc.is_inf(values)).as_py() if pa.types.is_floating(values.type) else 0
+        if endless:
+            logger.warning("%s: %d cells of `%s` are infinite, and are joined as they are.", source, endless, name)
     for name in table.column_names if chosen else ():
         if name not in (*keys, *names):
             values = read_column(table, name)
@@ -218,7 +222,8 @@ def _score_columns(table: Dataset, keys: list[str], columns: Sequence[str] | Non
         names = [name for name, kind in kinds.items() if kind.startswith(numbers) and name not in keys]
     if not names:
         found = f"the source has the columns {table.column_names}, of which {keys} are the key"
-        raise ValueError(f"There is no column of numbers to join: {found}.")
+        cells = (first_non_number(table, name) for name in table.column_names if name not in keys)
+        raise ValueError(f"There is no column of numbers to join: {found}.{''.join(cells)}")
     return names
 
 

@@ -129,3 +129,9 @@ class TestErrors:
     def test_an_unreadable_image_is_named(self):
         with pytest.raises(UnreadableImageError, match=r"The image `x7`: .*cannot be decoded"):
             collator()([{"image": b"nonsense", "caption": "dog", "image_id": "x7"}])
+
+
+@pytest.mark.parametrize("make", [collator, apart])
+def test_a_batch_without_examples_is_refused(make):
+    with pytest.raises(ValueError, match="The batch has no examples"):
+        make()([])

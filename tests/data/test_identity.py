@@ -132,6 +132,26 @@ def two(tmp_path, monkeypatch):
     return parts
 
 
+@pytest.mark.parametrize("images", [None, False])
+def test_one_file_under_several_ids_is_a_warning(tmp_path, two, caplog, images):
+    rows = "one/1.png,a,1\n./one/1.png,b,2\nother/1.png,c,3\nother/1.png,d,4\n"
+    (tmp_path / "t.csv").write_text(f"file_name,caption,image_id\n{rows}")
+    load_captioned(tmp_path / "t.csv", images=images)
+    file = str(tmp_path / "one/1.png") if images is None else "one/1.png"
+    assert f"2 files of images have several ids: {file!r} has the `image_id` '1' and '2'" in caplog.text
+    caplog.clear()
+    load_captioned(tmp_path / "t.csv", images=images, columns={"image_id": "file_name"})
+    assert "several ids" not in caplog.text
+
+
+def test_one_file_of_two_images_of_coco_is_a_warning(tmp_path, two, caplog):
+    images = [{"id": number, "file_name": "one/1.png"} for number in (1, 2)]
+    annotations = [{"id": number, "image_id": number, "caption": "a"} for number in (1, 2)]
+    (tmp_path / "captions.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+    load_captioned(tmp_path / "captions.json")
+    assert "1 files of images have several ids" in caplog.text
+
+
 REFUSED = r"`image_id` '1' stands for two images, .*one/1\.png' and .*other/1\.png'.*write each one's name .*data\.map"
 
 

@@ -15,6 +15,7 @@ from datasets import Dataset, DatasetDict, Features, Image, IterableDatasetDict,
 from hf_curriculum import CaptionLength, Combine, NounCount, Scorer, WordRarity, add_scores, read_provenance
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scoring.add_scores import scoring_inputs
+from hf_curriculum.scoring.sharded import add_scores_sharded
 
 ROWS = 1500
 CORRUPT = b"this is not an image" * 100
@@ -539,3 +540,24 @@ def test_an_iterable_data_set_has_no_cache_to_leave_out():
     stream = Dataset.from_dict({"caption": ["a"]}).to_iterable_dataset()
     with pytest.raises(ValueError, match="`load_from_cache_file=False` does not go with an iterable data set"):
         add_scores(stream, CaptionLength(), load_from_cache_file=False)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda data: data.filter(lambda row: row["k"] == 1),
+        lambda data: data.filter(lambda row: row["k"] == 1).shuffle(seed=1),
+        lambda data: data.sort("k").select(range(2, 4)),
+        lambda data: data.sort("k").select([3, 2]),
+    ],
+    ids=["filter", "filter and shuffle", "sort and select", "sort and pick"],
+)
+@pytest.mark.parametrize("per_image", [None, "max"])
+def test_rows_that_follow_one_another_behind_the_first_are_scored(view, per_image, tmp_path):
+    rows = {"caption": ["a", "b b", "c", "d d d"], "k": [0, 0, 1, 1], "image_id": ["p", "p", "q", "q"]}
+    shown = view(Dataset.from_dict(rows))
+    right = [3.0, 3.0] if per_image else [float(len(caption.split())) for caption in shown["caption"]]
+    assert add_scores(shown, CaptionLength(), per_image=per_image)["caption_length"][:] == right
+    sharded = add_scores_sharded(shown, CaptionLength(), tmp_path, per_image=per_image, part_rows=1)
+    assert sharded["caption_length"][:] == right
+    assert len(add_scores(shown, WordRarity().fit(shown))) == 2

@@ -328,6 +328,24 @@ def test_cells_and_columns_that_are_no_scores_are_counted(data, tmp_path, caplog
     assert (said in caplog.text) if said else ("left out" not in caplog.text)
 
 
+@pytest.mark.parametrize(("cells", "named"), [("0,5", "'0,5'"), ("50%", "'50%'"), ("True", "True"), ("no", "'no'")])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("columns", [None, "q"])
+def test_the_first_cell_that_is_no_number_is_named(data, tmp_path, cells, named, encoding, columns):
+    text = "image_id\tq\n007\tFalse\n" if cells == "True" else "image_id\tq\n007\t1\n"
+    (tmp_path / "s.tsv").write_text(f"{text}7\t{cells}\n", encoding=encoding)
+    row, named = (0, "False") if cells == "True" else (1, named)
+    with pytest.raises(ValueError, match=rf"column of numbers.*`q` has {named} in row {row} \(counted from 0\)"):
+        add_scores_from(data, tmp_path / "s.tsv", on="image_id", easy="low", columns=columns)
+
+
+def test_infinite_scores_are_counted(data, tmp_path, caplog):
+    (tmp_path / "s.csv").write_text("image_id,q\n007,inf\n7,1\n12,-inf\n")
+    scored = add_scores_from(data, tmp_path / "s.csv", on="image_id", easy="low")
+    assert sorted(set(scored["q"])) == [-np.inf, 1, np.inf]
+    assert "s.csv: 2 cells of `q` are infinite" in caplog.text
+
+
 @pytest.mark.parametrize("header", ["image_id,q,q", "image_id,image_id,q"])
 def test_a_column_that_stands_twice_in_the_header_is_refused(data, tmp_path, header):
     with pytest.raises(ValueError, match=r"has the columns \['(q|image_id)'\] twice"):

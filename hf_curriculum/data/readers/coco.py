@@ -338,9 +338,9 @@ def read_instances(path: Path, left_out: LeftOut) -> dict[str, Annotated]:
             for image_id, image in _by_id(content["images"]).items()
         }
         unlisted, unlabelled = [], []
-        for annotation in annotations:
+        for number, annotation in enumerate(annotations, 1):
             image_id, label = id_text(annotation["image_id"]), annotation.get("category_id")
-            left, top, width, height = map(_coordinate, annotation["bbox"])
+            left, top, width, height = _bbox(number, annotation)
             name = None if label is None else labels.get(id_text(label))
             item = {"box": [left, top, left + width, top + height], "name": name}
             item |= {"area": float(annotation["area"])} if annotation.get("area") is not None else {}
@@ -360,6 +360,20 @@ def read_instances(path: Path, left_out: LeftOut) -> dict[str, Annotated]:
         reason = f"boxes of {what} that {path.name} does not list (without their names)"
         left_out.add(reason, len(wrong), next(iter(wrong), None))
     return images
+
+
+def _bbox(number: int, annotation: Mapping[str, Any]) -> list[float]:
+    """Left, top, width and height."""
+    bbox = annotation.get("bbox")
+    try:
+        if isinstance(bbox, list) and len(bbox) == 4:
+            return [_coordinate(value) for value in bbox]
+    except TypeError:
+        pass
+    raise ValueError(
+        f"annotation {number}, with the id {annotation.get('id')!r}, of image {annotation['image_id']!r}, has the "
+        f"`bbox` {bbox!r:.80}, and four numbers are needed: left, top, width, height. Correct or remove it"
+    )
 
 
 def _coordinate(value: Any) -> float:
@@ -382,7 +396,12 @@ def _class_names(path: Path, categories: list[dict[str, Any]], needed: bool) -> 
     """COCO's category id, from 1 with gaps, → its name, in the order of the ids."""
     names: dict[str, str] = {}
     for category in sorted(categories, key=lambda one: (len(id_text(one["id"])), id_text(one["id"]))):
-        number, name = id_text(category["id"]), category["name"]
+        number, name = id_text(category["id"]), category.get("name")
+        if not isinstance(name, str) or not name.strip():
+            raise NoClassesError(
+                f"{path} has the category {number} with the name {name!r}, so the class of its boxes is not known. "
+                "Write its name."
+            )
         if names.setdefault(number, name) != name:
             raise NoClassesError(
                 f"{path} has two categories with the id {number}, {names[number]!r} and {name!r}: which of them a "

@@ -16,6 +16,7 @@ from datasets import Dataset, Features, Image, Json, LargeList, List, Value
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.captions import holds_text
 from hf_curriculum.data.chat_forms import json_content, with_json
+from hf_curriculum.data.identity import normalise_name
 from hf_curriculum.data.image_files import derive_image_ids, list_lengths, with_stored
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.tables import find_alias, numbered_captions, validate_names, with_title
@@ -85,7 +86,9 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
         dataset = _one_image_per_row(dataset, theirs[IMAGE])
     names_images = IMAGE in dataset.column_names and holds_text(dataset, IMAGE)
     if names_images and IMAGE_ID not in dataset.column_names:
-        dataset = dataset.add_column(IMAGE_ID, [address or "" for address in dataset[IMAGE][:]])
+        names = [name or "" for name in dataset[IMAGE][:]]
+        ids = [name if is_address(name) else normalise_name(name) for name in names]
+        dataset = dataset.add_column(IMAGE_ID, ids)
     if request.images is False:
         return dataset
     if names_images:

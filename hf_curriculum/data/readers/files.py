@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.data.identity import match_names
-from hf_curriculum.data.readers.coco import is_coco, is_karpathy, read_coco, read_karpathy
+from hf_curriculum.data.identity import ids_of_files, match_names
+from hf_curriculum.data.images import image_frame
+from hf_curriculum.data.readers.coco import OBJECTS, is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
     CAPTION_PATTERNS,
@@ -21,6 +23,7 @@ from hf_curriculum.data.readers.folder import (
     IMAGE_SUFFIXES,
     JSON,
     TABLES,
+    count_passed_over,
     find_caption_file,
     find_files,
     find_image_folder,
@@ -75,7 +78,10 @@ def read_caption_files(request: Request) -> dict[str, Dataset]:
     """Split -> data set of a caption file, or of a folder that holds one or one for each split."""
     request.validate_options()
     tables: dict[str, tuple[dict[str, Any], Path]] = {}
-    for folder_split, file in _caption_files(request.path).items():
+    files = _caption_files(request.path)
+    if request.path.is_dir():
+        count_passed_over(request.path, files.values(), request.left_out)
+    for folder_split, file in files.items():
         if request.path.is_dir() and file.is_file():
             find_files(file.parent, (*TABLES, *JSON), request.left_out, below=False)
         if not request.allow_outside and file != request.path:
@@ -130,14 +136,11 @@ def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | Non
     if find_alias(list(content), (*FILE_FIELDS, *CAPTION_FIELDS)):
         return Records([content])
     values, named = list(content.values()), all(name.lower().endswith(IMAGE_SUFFIXES) for name in content)
-    if values and all(isinstance(value, Mapping) and table_fields(value, text_alone=True) for value in values):
-        values = [dict(value) for value in values]
-    elif values and all(map(_is_captions, values)):
-        if not named and not request.images:
-            return None  # any object of texts looks so
-        values = [{CAPTION: value} for value in values]
-    else:
-        return None
+    rows = [isinstance(value, Mapping) and bool(table_fields(value, text_alone=True)) for value in values]
+    texts = [not row and _is_captions(value) for row, value in zip(rows, values, strict=True)]
+    if not values or not (any(rows + texts) if named else all(rows) or (all(texts) and request.images)):
+        return None  # any object of texts looks so
+    values = [dict(value) if row else {CAPTION: value} for row, value in zip(rows, values, strict=True)]
     files = match_names(content, [] if named or request.images is False else _image_names(request))
     for name, value in zip(content, values, strict=True):
         if name in files.ambiguous:
@@ -228,10 +231,30 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
     if folder is None:
         folder = find_image_folder(caption_file, names)
         if folder is None:
-            logger.warning("No images next to %s: loaded as text alone. `images=` names their folder.", caption_file)
+            first = f"none of the {len(names):,} that it names, {names[0]!r} for example" if names else "it names none"
+            logger.warning(
+                "No images next to %s (%s): loaded as text alone. `images=` names their folder.", caption_file, first
+            )
+    paths = [None] * len(names) if folder is None or folder is False else locate_images(Path(folder), names)
+    if names and IMAGE_ID in table:
+        table[IMAGE_ID] = ids_of_files(table[IMAGE_ID], names, paths)
     if folder is None or folder is False:
         return Dataset.from_dict(table)
-    paths = locate_images(Path(folder), names)
     if not request.allow_outside:
         validate_inside(paths, list(dict.fromkeys([caption_file.parent, Path(folder)])), caption_file)
+    if OBJECTS in table:
+        _warn_of_turned(table[OBJECTS].to_pylist(), paths, caption_file)
     return Dataset.from_dict({IMAGE: paths, **table}).cast_column(IMAGE, Image())
+
+
+def _warn_of_turned(objects: Sequence[Any], paths: Sequence[str | None], source: Path) -> None:
+    """Warns of objects whose images EXIF turns: a table does not say whether they were drawn before or after."""
+    shown = dict.fromkeys(path for path, found in zip(paths, objects, strict=True) if found and path)
+    turned = [path for path in shown if os.path.isfile(path) and image_frame({"path": path, "bytes": None})[1] != 1]
+    if turned:
+        logger.warning(
+            "%s: EXIF turns %d of %d images with `%s` (%s, for example), and their boxes are read as they stand, as "
+            "drawn on the turned image. Where they are not, give them as COCO's or VOC's file (`objects=`), which has "
+            "the sizes, or store the images upright (PIL.ImageOps.exif_transpose).",
+            *(source, len(turned), len(shown), OBJECTS, turned[0]),
+        )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
 from hf_curriculum.config import IMAGE_SUFFIXES
-from hf_curriculum.data.identity import bare_name, normalise_name
+from hf_curriculum.data.identity import bare_name, match_names, normalise_name
 from hf_curriculum.data.left_out import LeftOut
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -102,6 +103,25 @@ def find_only_json(folder: Path) -> Path | None:
     return find_only_table(folder, JSON)
 
 
+def count_passed_over(folder: Path, read: Collection[Path], left_out: LeftOut) -> None:
+    """Counts the files of captions below a folder that are not among those that are read (a folder: its texts)."""
+    texts_read = any(path.is_dir() for path in read)
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] != "."]
+        ends = {name: os.path.splitext(name) for name in names if name[0] != "."}
+        images = {stem for stem, ending in ends.values() if ending.lower() in IMAGE_SUFFIXES}
+        for name in sorted(ends):
+            file, is_text = Path(place, name), name.lower().endswith(TEXTS)
+            called_so = name in CAPTION_FILES or any(map(file.match, CAPTION_PATTERNS))
+            if called_so or name.lower().endswith(TABLES):
+                passed_over = file not in read and not name.startswith("dataset_info")  # datasets' own
+                left_out.add("other files of captions (not read)", passed_over, file.relative_to(folder))
+            elif is_text and texts_read and ends[name][0] not in images:
+                left_out.add("texts without an image of their name", 1, file.relative_to(folder))
+            elif is_text and not texts_read and ends[name][0] in images:
+                left_out.add("texts beside images (a file of captions is read)", 1, file.relative_to(folder))
+
+
 def walk_images(folder: Path, left_out: LeftOut | None = None) -> Iterator[tuple[Path, Path | None]]:
     """Each image of a folder and its folders, and the text beside it or None; hidden ones are counted."""
     files = [(*os.path.splitext(file), file) for file in find_files(folder, (*IMAGE_SUFFIXES, *TEXTS), left_out)]
@@ -162,13 +182,15 @@ def find_image_folder(caption_file: Path, file_names: Sequence[str]) -> Path | N
     if any(_path_in(parent, layout, name) for layout in _LAYOUTS for name in names):
         return parent
     folder = next((parent / name for name in IMAGE_FOLDERS if (parent / name).is_dir()), None)
-    near = "" if folder is not None else _near_file(parent, names)
+    if folder is not None or _matches_below(parent, names):
+        return folder or parent
+    near = _near_file(parent, names)
     if near:
         raise FileNotFoundError(
             f"None of the images that the rows name is in {parent}, and others are: {near} Correct the names, give "
             "the folder of images as `images=`, or `images=False` for text alone."
         )
-    return folder
+    return None
 
 
 _LAYOUTS = {
@@ -209,12 +231,28 @@ def locate_images(folder: Path, file_names: Sequence[str | None]) -> list[str | 
                 return [paths.get(name or "", name) for name in file_names]
     if not names:
         return list(file_names)
+    if below := _matches_below(folder, names):
+        paths = {name: os.path.join(root, below.get(name, name)) for name in names}
+        logger.info("%d of %d names are found in folders below %s.", len(below), len(names), root)
+        return [paths.get(name or "", name) for name in file_names]
     near = _near_file(folder, names[:100])
     raise FileNotFoundError(
         f"None of the {len(names)} images that the caption file names (the first is {names[0]!r}) is in {folder}. "
         f"Looked in {[os.path.join(root, '') + layout for layout in _LAYOUTS]}. {near}{' ' * bool(near)}Give the "
         "folder that holds them as `images=`, or `images=False` for text alone."
     )
+
+
+def _matches_below(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Name → the only image below a folder whose path ends in it, or is its end; a `ValueError` where two do."""
+    matches = match_names(names, (image.relative_to(folder).as_posix() for image, _ in walk_images(folder)))
+    matches.validate(folder)
+    plain = {name: f"/{normalise_name(name)}" for name in matches.pairs}
+    return {
+        name: image
+        for name, image in matches.pairs.items()
+        if f"/{image}".endswith(plain[name]) or plain[name].endswith(f"/{image}")
+    }
 
 
 def _paths_in(root: str, layout: str, names: list[str]) -> dict[str, str]:
@@ -260,9 +298,13 @@ def _near_file(folder: str | Path, names: Sequence[str]) -> str:
         for entry in sorted(os.listdir(place)):
             if entry.lower().endswith(IMAGE_SUFFIXES) and _plain(entry) in wanted:
                 return f"{wanted[_plain(entry)]!r} is named, and {entry!r} is in {place}."
+    for image, _ in islice(walk_images(Path(folder)), 100_000):
+        if _plain(image.name) in wanted:
+            return f"{wanted[_plain(image.name)]!r} is named, and {image.name!r} is in {image.parent}."
     return ""
 
 
 def _plain(name: str) -> str:
-    """A name's last part without its ending, in small letters."""
-    return os.path.basename(bare_name(normalise_name(name))).casefold()
+    """A name's last part without its ending, in small letters, a number without the zeros around it: 007 and 7.0."""
+    last = os.path.basename(bare_name(normalise_name(name.partition("?")[0]))).casefold()
+    return re.sub(r"^0+(?=\d)|\.0+$", "", last) if re.fullmatch(r"\d+(\.0+)?", last) else last

@@ -161,7 +161,12 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
     found, unnamed = Records(header=[name for name, _ in named]), False
     rows = list(rows)
     surplus = {len(cells) - len(header) for _, cells in rows}
-    if len(rows) > 1 and len(surplus) == 1 and max(surplus) > 0 and not any(any(row[len(header) :]) for _, row in rows):
+    if (
+        len(rows) > 1
+        and len(surplus) == 1
+        and max(surplus) > 0
+        and not any(any(row[len(header) :]) for _, row in rows)
+    ):
         left_out.add("rows with empty cells behind the header's last column", len(rows))
         rows = [(number, cells[: len(header)]) for number, cells in rows]
     for number, cells in rows:
@@ -306,7 +311,7 @@ def _names(record: Any, fields: Mapping[str, list[str]]) -> tuple[str | None, st
     """The file and the image id of a row; a `ValueError` says what is wrong with it."""
     if not isinstance(record, Mapping):
         raise ValueError(f"is {record!r:.100}, and an object with the fields of the other rows is needed.")
-    image_id = next((str(record[field]) for field in fields[IMAGE_ID] if record.get(field) is not None), None)
+    image_id = next((str(record[field]) for field in fields[IMAGE_ID] if record.get(field) not in (None, "")), None)
     if not fields[IMAGE]:
         if fields[IMAGE_ID] and image_id is None:
             raise ValueError(f"has no `{fields[IMAGE_ID][0]}`, which says whose caption it is: {dict(record)!r:.120}.")

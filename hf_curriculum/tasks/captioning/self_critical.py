@@ -262,7 +262,7 @@ def _captions_by_image(data: Any, column: str) -> tuple[np.ndarray, list[list[st
     if bare:
         raise ValueError(
             f"{bare:,} of {len(references):,} training images have no caption: their samples could not be rewarded. "
-            "Remove such rows with `drop_empty_captions(dataset)`."
+            "Remove such rows with `hf_curriculum.data.captions.drop_empty_captions(dataset)`."
         )
     return image_of_row, references
 

@@ -198,7 +198,10 @@ class TestTables:
     def test_empty_captions_are_counted(self, folder, caplog):
         save_lines(folder / "captions.jsonl", {"file_name": "a.jpg", "captions": ["", None, "A dog."]})
         assert load_captioned(folder).num_rows == 3
-        assert "2 of 3 captions are empty: drop_empty_captions(dataset) removes them" in caplog.text
+        assert (
+            "2 of 3 captions are empty: hf_curriculum.data.captions.drop_empty_captions(dataset) removes them"
+            in caplog.text
+        )
 
     @pytest.mark.parametrize(
         ("text", "match"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 
 import datasets
 import pytest
+from datasets import Dataset
 from PIL import Image
 
-from hf_curriculum import load_captioned, load_conversations
+from hf_curriculum import hold_out, load_captioned, load_conversations
 from hf_curriculum.data.readers.folder import locate_images
 
 COLOURS = {(255, 0, 0): "red", (0, 0, 255): "blue", (0, 128, 0): "green"}
@@ -85,6 +87,25 @@ def test_one_name_spelled_twice_is_one_file(folder):
     assert colours(rows) == ["red", "red"]
 
 
+@pytest.mark.parametrize("images", [None, False])
+def test_a_file_has_one_id_however_it_is_spelled(folder, images):
+    paint(folder, **{"s/é.png": "red", "t/é.png": "blue"})
+    names = ["s/é.png", r"s\é.png", "./s//é.png", unicodedata.normalize("NFD", "s/é.png"), "t/é.png"]
+    rows = load_captioned(captions(folder, *names), images=images)
+    assert rows["image_id"][:] == ["s/é.png"] * 4 + ["t/é.png"]
+    held = hold_out(rows, 0.5)
+    assert sorted(map(len, held.values())) == [1, 4]
+    table = Dataset.from_dict({"image": names, "caption": list("abcde")})
+    if images is None:
+        table = table.map(lambda row: {"image": str(folder / row["image"].replace("\\", "/"))})
+    assert len(set(load_captioned(table, images=images, check_images=False)["image_id"])) == 2
+
+
+def test_two_files_whose_names_are_one_elsewhere_keep_theirs(folder):
+    paint(folder, **{r"a\0.png": "red", "a/0.png": "blue"})
+    assert load_captioned(captions(folder, r"a\0.png", "a/0.png"))["image_id"][:] == [r"a\0.png", "a/0.png"]
+
+
 @pytest.mark.parametrize(
     ("name", "file"), [("1.JPG", "1.jpg"), ("1", "1.jpg"), ("1.jpeg", "1.jpg"), ("Images/1.Png", "1.png")]
 )
@@ -103,6 +124,36 @@ def test_a_file_called_almost_alike_is_named(folder, caplog, name, file):
     paint(folder, **{"2.png": "blue"})
     assert colours(load_captioned(captions(folder, "2.png", name))) == ["blue"]
     assert f"1 of 2 images are not in {folder}. '{name}' is named, and '{file}' is in" in caplog.text
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        ({"x/0.png": "red", "y/2.png": "blue"}, ["0.png", "2.png"]),
+        ({"im2/only/x.png": "red"}, ["x.png"]),
+        ({"p/a/1.png": "red", "p/b/1.png": "blue"}, ["a/1.png", r"b\1.png"]),
+        ({"a/1.png": "red", "b/1.png": "blue"}, ["set/a/1.png", "set/b/1.png"]),
+    ],
+)
+def test_a_name_is_of_the_only_image_whose_path_ends_in_it(folder, files, names, given):
+    paint(folder, **files)
+    assert colours(load_captioned(captions(folder, *names), images=folder if given else None)) == list(files.values())
+
+
+def test_a_name_that_two_paths_end_in_is_an_error(folder):
+    paint(folder, **{"x/0.png": "red", "y/0.png": "blue", "y/2.png": "green"})
+    with pytest.raises(ValueError, match=r"Whose '0\.png' in .*data is cannot be known.*'x/0\.png' and 'y/0\.png'"):
+        load_captioned(captions(folder, "0.png", "2.png"))
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("7.0", "007.png"), ("a.png?x=1", "a.png"), ("1.JPG", "x/1.jpg"), ("9.png", "x/009.png")]
+)
+def test_a_file_called_almost_alike_in_any_folder_is_named(folder, name, file):
+    paint(folder, **{file: "red"})
+    with pytest.raises(FileNotFoundError, match=rf"'{re.escape(name)}' is named, and '{file.split('/')[-1]}' is in"):
+        load_captioned(captions(folder, name))
 
 
 def test_images_of_other_names_are_text_alone(folder, caplog):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import datasets
 import pytest
@@ -130,3 +131,20 @@ def test_broken_or_hostile_xml(folder, tmp_path, text, match):
 def test_boxes_alone_say_where_they_go(tmp_path):
     with pytest.raises(ValueError, match=r"instances_\*\.json hold boxes, and are given with captions as `objects=`"):
         load_captioned(instances(tmp_path))
+
+
+@pytest.mark.parametrize("bbox", [[], None, [1, 2, 3], [1, 2, None, 4], "box", [1, 2, 3, 4, 5]])
+def test_an_annotation_without_a_box_is_named(folder, tmp_path, bbox):
+    annotation = {"id": 70, "image_id": 1, "category_id": 18, "bbox": bbox}
+    content = json.dumps({**INSTANCES, "annotations": [*INSTANCES["annotations"], annotation]})
+    with pytest.raises(
+        ValueError, match=rf"annotation 4, with the id 70, of image 1, has the `bbox` {re.escape(repr(bbox))}"
+    ):
+        load_captioned(folder, objects=instances(tmp_path, content))
+
+
+@pytest.mark.parametrize("category", [{"id": 18, "name": None}, {"id": 18}, {"id": 18, "name": " "}])
+def test_a_category_without_a_name_is_named(folder, tmp_path, category):
+    content = json.dumps({**INSTANCES, "categories": [category]})
+    with pytest.raises(ValueError, match=r"has the category 18 with the name (None|' '), so the class"):
+        load_captioned(folder, objects=instances(tmp_path, content))
