@@ -15,8 +15,8 @@ class CaptionEncoder:
     """Makes token ids of captions, each with a beginning and an end, so that a captioner learns where one stops.
 
     BERT's kind of tokenizer writes both, Llama's a beginning alone, GPT-2's neither. What it does not write is added:
-    its `sep_token` or `eos_token` after the caption, its `cls_token` or `bos_token` before it. A caption that holds the
-    text of a special token, such as "[SEP]", is text there too.
+    its `sep_token` or `eos_token` after the caption, its `cls_token` or `bos_token` before it. Where a caption holds
+    the text of a special token, such as "[SEP]", that is text too.
 
     Args:
         tokenizer: a transformers tokenizer.
