@@ -69,9 +69,15 @@ def validate_arguments(function: Function) -> Function:
 
 def validate_fields(config: Any) -> None:
     """Checks that the fields of a dataclass that are annotated as numbers, texts or tuples of them hold such."""
+    # not `field.type`, which `HfArgumentParser` changes
+    annotations = {
+        name: _evaluate(hint, sys.modules[base.__module__].__dict__)
+        for base in reversed(type(config).__mro__)
+        for name, hint in inspect.get_annotations(base).items()
+    }
     for item in fields(config):
-        hint, value = _evaluate(item.type, sys.modules[type(config).__module__].__dict__), getattr(config, item.name)
-        if _is_plain(hint) and not _fits(value, hint):
+        hint, value = annotations.get(item.name, Any), getattr(config, item.name)
+        if _is_plain(hint) and not _fits(value, hint) and value is not item.default:
             number = _number_of(value)
             raise TypeError(
                 f"{type(config).__name__}({item.name}={value!r}) is not possible; {item.name} is {_needed(hint)}"

@@ -148,8 +148,8 @@ class CurriculumTrainingArguments(TrainingArguments):
         super().__post_init__()
         if not 0 <= self.label_smoothing_factor < 1:
             raise ValueError(
-                f"label_smoothing_factor={self.label_smoothing_factor} was given; it is the share of a label that goes "
-                "to all tokens, at least 0 and less than 1, because at 1 nothing would be left of the label."
+                f"label_smoothing_factor={self.label_smoothing_factor} was given; it is the share of a label that "
+                "goes to all tokens, at least 0 and less than 1, because at 1 nothing would be left of the label."
             )
         if self.curriculum is not None:
             self.curriculum = curriculum_from(self.curriculum)

@@ -72,6 +72,7 @@ def test_contradictions_are_refused(tmp_path, monkeypatch):
     ],
 )
 def test_what_is_no_number_is_named_with_the_number_that_it_writes(given, needed, tmp_path):
+    HfArgumentParser(CurriculumTrainingArguments)  # which changes the types of the fields
     with pytest.raises(TypeError, match=needed):
         CurriculumTrainingArguments(str(tmp_path), **given)
     with pytest.raises(TypeError, match=r"Phases\(num_phases=True\) is not possible; num_phases is a whole number$"):
