@@ -78,7 +78,12 @@ def test_decomposed_and_composed_text_are_the_same_words():
 @pytest.mark.parametrize(
     ("texts", "warned"),
     [
-        (["一只狗在草地上奔跑", "两个男人在打篮球"], "'一只狗在草地上奔跑' is in a language without spaces"),
+        (
+            ["一只狗在草地上奔跑", "两个男人在打篮球"],
+            "2 of the first 2 texts, such as '一只狗在草地上奔跑', are in a lang",
+        ),
+        (["一只狗在草地上奔跑", *["a dog"] * 98], "1 of the first 99 texts, such as '一只狗在草地上奔跑'"),
+        (["一只狗在草地上奔跑", *["a dog"] * 99], ""),
         (["一 只 狗 在 草地 上 奔跑", "两 个 男人 在 打 篮球"], ""),
         (["犬が公園を走っている。"], "language without spaces"),
         (["犬 が 公園 を 走って いる", "赤い 車 が 通り に 止まって いる"], ""),
