@@ -22,6 +22,7 @@ from hf_curriculum.names import SCORERS
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _A = re.compile(r"\ban? (list|[\w ]+?)(?=,| of | or |$)")
+_SHORT = 30
 _NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number"), bool: ((Integral, np.bool_), "a bool")}
 _TABLES = {
     "datasets.Dataset": 'a column of it, `data["caption"]`',
@@ -68,12 +69,30 @@ def validate_arguments(function: Function) -> Function:
 
 def validate_fields(config: Any) -> None:
     """Checks that the fields of a dataclass that are annotated as numbers, texts or tuples of them hold such."""
+    # not `field.type`, which `HfArgumentParser` changes
+    annotations = {
+        name: _evaluate(hint, sys.modules[base.__module__].__dict__)
+        for base in reversed(type(config).__mro__)
+        for name, hint in inspect.get_annotations(base).items()
+    }
     for item in fields(config):
-        hint, value = _evaluate(item.type, sys.modules[type(config).__module__].__dict__), getattr(config, item.name)
-        if _is_plain(hint) and not _fits(value, hint):
+        hint, value = annotations.get(item.name, Any), getattr(config, item.name)
+        if _is_plain(hint) and not _fits(value, hint) and value is not item.default:
+            number = _number_of(value)
             raise TypeError(
                 f"{type(config).__name__}({item.name}={value!r}) is not possible; {item.name} is {_needed(hint)}"
+                + (f", and this is a text: write {number!r}" if number is not None and _fits(number, hint) else "")
             )
+
+
+def _number_of(value: Any) -> int | float | None:
+    """The number that a text writes, as YAML's 1e-3 and everything of a CSV file."""
+    for kind in (int, float) if isinstance(value, str) else ():
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return None
 
 
 def validate_data(owner: str, name: str, value: Any) -> None:
@@ -83,7 +102,7 @@ def validate_data(owner: str, name: str, value: Any) -> None:
     if other or _table_of(value) not in _MAP_STYLE or _table_of(first) is not None:
         from datasets import Dataset
 
-        advice = _advice(value, Dataset)
+        advice = _advice(value, Dataset, name)
         raise TypeError(f"`{owner}` was given {_described(value)} as `{name}`, and a Dataset is needed{advice}.")
 
 
@@ -142,7 +161,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _fits_one(value: Any, hint: Any) -> bool:
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin in _NUMBERS:
-        return isinstance(value, _NUMBERS[origin][0])
+        return isinstance(value, _NUMBERS[origin][0]) and (origin is bool or not isinstance(value, bool))
     if origin in (str, Path, os.PathLike):
         return isinstance(value, (str, os.PathLike))
     if origin is Literal:
@@ -213,7 +232,7 @@ def _refusal(function: Any, name: str, bound: Mapping[str, Any], hints: Mapping[
     if "." in function.__qualname__ and who == function.__name__:
         who = f"{owner.__name__}.{who}"
     value, hint = bound[name], hints[name]
-    found, needed = _described(value, hint), f"{_needed(hint)} is needed{_advice(value, hint)}."
+    found, needed = _described(value, hint), f"{_needed(hint)} is needed{_advice(value, hint, name)}."
     text = f"`{who}` was given {found} as `{name}`, and {needed}"
     others = {other: given for other, given in bound.items() if Any not in (hint, hints.get(other, Any))}
     if any(_fits(given, hint) and _fits(value, hints[other]) for other, given in others.items()):
@@ -286,7 +305,31 @@ def _plural(found: re.Match[str]) -> str:
     return f"{found[1]}s"
 
 
-def _advice(value: Any, hint: Any) -> str:
+def _list_instead(value: Any, hint: Any, name: str) -> str:
+    """The list to give in place of a value; nothing where that is not clear."""
+    table, of_texts, of_numbers = _table_of(value), _fits(["text"], hint), _fits([0.5], hint)
+    texts = isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(part, str) for part in value)
+    if isinstance(value, Mapping) and _fits(list(value.values()), hint):
+        return "`list(data.values())`"
+    if table is not None and _fits("path", hint):
+        return "the path that it was read from"
+    if table is not None and _fits([value], hint) and not of_texts:
+        return "`[data]`"
+    if table is not None:
+        rows = f'data["{next(iter(value), "train")}"]' if isinstance(value, Mapping) else "data"
+        column = "score" if of_numbers and not of_texts else "caption"
+        return f'a column, as in `list({rows}["{column}"])`'
+    if texts and of_numbers and all(_number_of(part) is not None for part in value):
+        return f"`[float(text) for text in {name}]`"
+    if texts and _fits([[part] for part in value], hint) and not of_numbers:
+        return f"`[[text] for text in {name}]`"
+    if value is None or isinstance(value, os.PathLike) or _holds_values(value, sized=False):
+        return ""
+    whole = isinstance(value, (str, Real)) and len(repr(value)) <= _SHORT
+    return f"`[{repr(value) if whole else name}]`" if _fits([value], hint) else ""
+
+
+def _advice(value: Any, hint: Any, name: str) -> str:
     """`: give …`, what to give in place of a value; nothing where that is clear."""
     from datasets import Dataset, DatasetDict
 
@@ -298,13 +341,7 @@ def _advice(value: Any, hint: Any) -> str:
     elif isinstance(value, str) and value in SCORERS:
         remedy = f"the scorer, `{SCORERS[value].__name__}(...)`"
     elif Dataset not in _alternatives(hint):
-        if lists and isinstance(value, Mapping) and _fits(list(value.values()), hint):
-            remedy = "`list(data.values())`"
-        elif lists and table is not None:
-            rows = f'data["{next(iter(value), "train")}"]' if isinstance(value, Mapping) else "data"
-            remedy = f'a column, as in `list({rows}["caption"])`'
-        elif lists and _fits([value], hint):
-            remedy = f"`[{value!r:.30}]`"
+        remedy = _list_instead(value, hint, name) if lists else ""
     elif table is not None:
         split = next(iter(value), "train") if isinstance(value, Mapping) else "train"
         remedy = _TABLES[table].format(split=split)

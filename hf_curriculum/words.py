@@ -49,30 +49,38 @@ _MARKUP = {
         r"^\W*(?:\S+\.(?:jpe?g|png|gif|webp|tiff?)|(?:IMG|DSC|DSCN|DSCF|PICT|MVI|PXL)[-_ ]?[0-9][-_0-9]*)\W*$", regex.I
     ),
 }
-_LOOKED_AT = 1000
+_LOOKED_AT, _FEW = 1000, 0.01
+
+
+def _letters(text: str) -> int:
+    return sum(unicodedata.category(one)[0] == "L" for one in text)
 
 
 def warn_about_words(texts: Sequence[str], reader: str) -> None:
     """Warns of texts whose words are not what a count of words takes for them.
 
-    They are in a language without spaces, a third of them or more, and nobody has separated their words; or they hold
-    HTML entities (`&amp;`), %-escapes, addresses or names of files.
+    More than one in a hundred is in a language without spaces, and nobody has separated its words; or they hold HTML
+    entities (`&amp;`), %-escapes, addresses or names of files.
 
     Args:
         texts: the first thousand are looked at.
         reader: who counts their words, at the beginning of the warning.
     """
     texts = texts[:_LOOKED_AT]
-    for pattern, letters in () if all(map(str.isascii, texts)) else _UNSPACED:
-        found = list(map(pattern.findall, texts))
-        runs = [sum(unicodedata.category(one)[0] != "M" for one in run) for each in found for run in each]
-        if runs and sum(map(bool, found)) * 3 >= len(texts) and sum(runs) >= letters * len(runs):
-            example = next(text for text, each in zip(texts, found, strict=True) if each)
+    others = [text for text in texts if not text.isascii()]
+    for pattern, letters in _UNSPACED:
+        runs = {text: [_letters(run) for run in pattern.findall(text)] for text in others}
+        # not English ones that quote such a word
+        mostly = [text for text in others if 2 * sum(runs[text]) > _letters(text)]
+        lengths = [length for text in mostly for length in runs[text]]
+        if len(mostly) > _FEW * len(texts) and sum(lengths) >= letters * len(lengths):
             logger.warning(
-                "%s separates words at spaces and punctuation, and %r is in a language without spaces: so many words "
-                "pass for one. Separate the words first, with a segmenter of that language.",
+                "%s separates words at spaces, and %s of the first %s texts, such as %r, are in a language without "
+                "spaces: so many words pass for one. Separate the words first, with a segmenter of that language.",
                 reader,
-                example[:80],
+                f"{len(mostly):,}",
+                f"{len(texts):,}",
+                mostly[0][:80],
             )
     holding = {kind: [text for text in texts if pattern.search(text)] for kind, pattern in _MARKUP.items()}
     if any(holding.values()):

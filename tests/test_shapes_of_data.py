@@ -32,8 +32,10 @@ from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.scored_data import describe_scores, write_provenance
 from hf_curriculum.scorers.alignment.norm_sim import NormSim
 from hf_curriculum.scorers.influence import Influence
+from hf_curriculum.scorers.text.pos_tagger import PosTagger
 from hf_curriculum.scoring.per_image import add_embeddings
 from hf_curriculum.tasks import alignment, babylm, captioning, detection, long_tail
+from hf_curriculum.tasks.captioning.metrics.metrics import caption_metrics
 
 ROOT = Path(hf.__file__).parent
 TASKS = (alignment, babylm, captioning, detection, long_tail)
@@ -249,6 +251,36 @@ def validate_advice(shape, value, text):
         made = eval(code, {"Dataset": Dataset, "datasets": datasets, "data": value})
         assert isinstance(made, (Dataset, DatasetDict)), (shape, text)
         assert len(made)
+
+
+ONE = Dataset.from_dict({"caption": ["a dog"]})
+LONG = "a dog that runs over the grass in the park"
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "advice"),
+    [
+        (hf.concat_scored, [ONE], "`[data]`"),
+        (hf.concat_scored, [DatasetDict(train=ONE)], "`list(data.values())`"),
+        (hf.rank_scores, [["1", "10", "2"]], "`[float(text) for text in scores]`"),
+        (hf.rank_scores, [["a", "b"]], None),
+        (hf.rank_scores, [None], None),
+        (hf.rank_scores, [3.5], "`[3.5]`"),
+        (hf.rank_scores, [ONE], 'a column, as in `list(data["score"])`'),
+        (hf.rank_scores, [DatasetDict(test=ONE)], 'a column, as in `list(data["test"]["score"])`'),
+        (PosTagger.train, [None], None),
+        (caption_metrics, [["a dog"], ["a cat"]], "`[[text] for text in references]`"),
+        (caption_metrics, [ONE, [["a cat"]]], 'a column, as in `list(data["caption"])`'),
+        (caption_metrics, ["a dog", [["a cat"]]], "`['a dog']`"),
+        (caption_metrics, [LONG, [["a cat"]]], "`[generated]`"),
+        (caption_metrics, [Path("captions.txt"), [["a cat"]]], None),
+        (hf.score_shards, [ONE, hf.CaptionLength(), "out"], "the path that it was read from"),
+    ],
+)
+def test_a_list_that_is_needed_is_advised_as_code_that_makes_it(function, given, advice):
+    with pytest.raises(TypeError, match="is needed") as caught:
+        function(*given)
+    assert str(caught.value).partition("is needed")[2] == (f": give {advice}." if advice else ".")
 
 
 def plain(result):

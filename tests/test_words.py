@@ -4,6 +4,7 @@ import re
 import unicodedata
 
 import pytest
+from transformers import AutoTokenizer
 
 from hf_curriculum import CaptionLength, NounCount, WordRarity
 from hf_curriculum.data.tokenizer import train_word_tokenizer, train_wordpiece
@@ -77,7 +78,12 @@ def test_decomposed_and_composed_text_are_the_same_words():
 @pytest.mark.parametrize(
     ("texts", "warned"),
     [
-        (["一只狗在草地上奔跑", "两个男人在打篮球"], "'一只狗在草地上奔跑' is in a language without spaces"),
+        (
+            ["一只狗在草地上奔跑", "两个男人在打篮球"],
+            "2 of the first 2 texts, such as '一只狗在草地上奔跑', are in a lang",
+        ),
+        (["一只狗在草地上奔跑", *["a dog"] * 98], "1 of the first 99 texts, such as '一只狗在草地上奔跑'"),
+        (["一只狗在草地上奔跑", *["a dog"] * 99], ""),
         (["一 只 狗 在 草地 上 奔跑", "两 个 男人 在 打 篮球"], ""),
         (["犬が公園を走っている。"], "language without spaces"),
         (["犬 が 公園 を 走って いる", "赤い 車 が 通り に 止まって いる"], ""),
@@ -121,3 +127,37 @@ def test_lower_case_that_removes_vowels_is_warned_of(caplog):
     assert words.decode(words(hindi[0])["input_ids"], skip_special_tokens=True) == hindi[0]
     train_wordpiece([SENTENCES["French"], SENTENCES["Vietnamese"]] * 2, 80)
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("ma má mà mả mã mạ", "6 different words of the text become 1, such as 'ma', 'má', 'mà', 'mả', 'mã', which"),
+        ("Мой мои ёлка", "2 different words of the text become 1, such as 'мои', 'мой', which all become 'мои'"),
+        ("das ist schon Schön", "2 different words of the text become 1, such as 'schon', 'schön'"),
+        ("犬がいる", "1 words, such as '犬がいる', lose marks"),
+        ("the Café and the résumé ❤️ of a café", ""),
+        ("한국어 개가", ""),
+    ],
+)
+def test_different_words_that_become_one_are_counted(text, warned, form, caplog):
+    lines = [unicodedata.normalize(form, text)]
+    train_wordpiece(lines, 80, min_frequency=1)
+    assert warned in unicodedata.normalize("NFC", caplog.text)
+    assert bool(warned) == bool(caplog.records)
+    caplog.clear()
+    cased = train_wordpiece(lines, 80, min_frequency=1, lowercase=False)
+    assert not caplog.records
+    assert len({tuple(cased(word).input_ids) for word in text.split()}) == len(set(text.split()))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_korean_is_written_as_it_was_read(lowercase, tmp_path):
+    text = "한국어 개가"
+    train_wordpiece([text], 60, lowercase=lowercase).save_pretrained(tmp_path)
+    words = AutoTokenizer.from_pretrained(tmp_path)
+    for form in ("NFC", "NFD"):
+        ids = words(unicodedata.normalize(form, text)).input_ids
+        assert words.unk_token_id not in ids
+        assert words.decode(ids, skip_special_tokens=True) == text

@@ -112,8 +112,8 @@ class CaptionCollator:
                 "`share_images=True` was given with neither an `image_processor` nor `vision_features` nor `regions`: "
                 "in batches of text alone there is nothing to share. Pass one of them, or leave `share_images` out."
             )
-        self.encoder = CaptionEncoder(tokenizer, begins=not encoder_decoder)
-        least = max(2, len(self.encoder([prefix])[0][0]) + 1)
+        self.encoder = CaptionEncoder(tokenizer, begins=not encoder_decoder, prefix=prefix)
+        least = max(2, len(self.encoder([""])[0][0]) + 1)
         if max_length < least:
             raise ValueError(
                 f"`max_length={max_length}` was given, which counts special tokens and the prefix: with this "
@@ -175,7 +175,7 @@ class CaptionCollator:
             reader="The collator reads them.",
             remedy="Name yours with `CaptionCollator(image_column=, caption_column=)`, or load with `load_captioned`.",
         )
-        prepared: dict[str, Any] = {"caption": self.prefix + self._caption(example)}
+        prepared: dict[str, Any] = {"caption": self._caption(example)}
         if self.share_images:
             # Which rows come first is known in `collate` alone; what draws random numbers is done here.
             image_id = prepared["image_id"] = example[IMAGE_ID]
@@ -287,17 +287,23 @@ class CaptionCollator:
 
 
 def _validate_tokenizer(tokenizer: Any) -> None:
-    """It is one, and can pad."""
+    """Raises where something is no tokenizer, or one that cannot pad."""
     if not hasattr(tokenizer, "pad_token_id"):
         raise TypeError(
             f"`CaptionCollator` was given {kind_of(tokenizer)} as `tokenizer`, and a tokenizer is needed. The "
             "order of the arguments is `CaptionCollator(tokenizer, image_processor)`."
         )
     if tokenizer.pad_token_id is None:
+        has_end = getattr(tokenizer, "eos_token", None) is not None
+        remedy = (
+            "Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is given by the attention "
+            "mask, so end tokens keep their labels."
+            if has_end
+            else 'Add one, `tokenizer.add_special_tokens({"pad_token": "[PAD]"})`, before the model is made.'
+        )
         raise ValueError(
             f"The tokenizer ({type(tokenizer).__name__}) has no padding token, so captions of unequal length make "
-            "no batch. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`: padding is given by the "
-            "attention mask, so end tokens keep their labels."
+            f"no batch. {remedy}"
         )
 
 

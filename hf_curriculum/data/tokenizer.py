@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,6 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_curriculum.columns import CAPTION, TOKENS, require_columns
 from hf_curriculum.shapes import validate_arguments
-from hf_curriculum.words import compose
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, IterableDataset
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 _BATCH = 1000
-_FEW_MARKS = 0.01
+_FEW_MARKS, _FEW_MERGED = 0.01, 0.001
 _BERT_LAYOUT_FROM = 10_000
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = ("[PAD]", *(f"[unused{number}]" for number in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -51,8 +51,8 @@ def train_wordpiece(
     Args:
         texts: the training text: strings, or a data set with a text column.
         vocab_size: most entries, special ones included; text with fewer frequent pieces gives fewer.
-        lowercase: lower case, and accents removed, as in uncased BERT. That removes vowels of Hindi, Arabic, Hebrew or
-            Thai too, which is warned of: False keeps them.
+        lowercase: lower case, and accents removed, as in uncased BERT. Different words of Vietnamese or Russian become
+            one, and vowels of Hindi, Arabic, Hebrew or Thai are lost, which is warned of: False keeps them.
         min_frequency: how often two neighbours must occur to become one piece.
         layout: `"bert"` puts the special tokens where bert-base-uncased has them, [PAD] 0, [UNK] 100, [CLS] 101, [SEP]
             102, [MASK] 103, with [unused] entries between; `"compact"` puts them at 0 to 4. By default BERT's from
@@ -90,14 +90,7 @@ def train_wordpiece(
             "The training text holds no words, so there is nothing to learn a vocabulary from. Check that `texts` "
             "is not empty and that no earlier reader has used it up."
         )
-    if (lost := words.without_marks.total()) > _FEW_MARKS * words.counts.total():
-        logger.warning(
-            "%s words, such as %r, lose marks: lowercase=True removes accents as uncased BERT does, and with them "
-            "vowels of this language. Different words become one, and captions are written without. Pass "
-            "lowercase=False.",
-            f"{lost:,}",
-            words.without_marks.most_common(1)[0][0],
-        )
+    _warn_of_lost_accents(words)
     if len(special) + len(characters) > vocab_size:
         raise ValueError(
             f"vocab_size={vocab_size} is too small: {len(special)} special tokens ({layout} layout) and "
@@ -107,6 +100,32 @@ def train_wordpiece(
         )
     vocabulary = _learn(words, special + characters, vocab_size, min_frequency, show_progress)
     return _wrap(vocabulary, lowercase, max_length)
+
+
+def _warn_of_lost_accents(words: DistinctWords) -> None:
+    """Warns of letters that are lost with the accents, and of different words that become one."""
+    total, why = words.counts.total(), "lowercase=True removes accents as uncased BERT does"
+    if (lost := words.without_marks.total()) > _FEW_MARKS * total:
+        logger.warning(
+            "%s words, such as %r, lose marks: %s, and with them vowels or consonants of this language. Different "
+            "words become one, and captions are written without. Pass `train_wordpiece(..., lowercase=False)`.",
+            f"{lost:,}",
+            words.without_marks.most_common(1)[0][0],
+            why,
+        )
+        return
+    merged = words.merged()
+    if sum(words.unaccented[word].total() for word in merged) > _FEW_MERGED * total:
+        most = max(merged, key=lambda word: words.unaccented[word].total())
+        logger.warning(
+            "%s different words of the text become %s, such as %s, which all become %r: %s. A model cannot tell them "
+            "apart, and captions are written without accents. Pass `train_wordpiece(..., lowercase=False)`.",
+            f"{sum(map(len, merged.values())):,}",
+            f"{len(merged):,}",
+            ", ".join(map(repr, merged[most][:_MAX_LISTED])),
+            most,
+            why,
+        )
 
 
 def _read(texts: Iterable[str] | Dataset | IterableDataset, column: str) -> Iterator[list[str]]:
@@ -157,7 +176,7 @@ def _learn(
 def _wrap(vocabulary: dict[str, int], lowercase: bool, max_length: int) -> PreTrainedTokenizerFast:
     """A `transformers` tokenizer in which the five special tokens alone are special."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = _bert_normalizer(lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -177,10 +196,16 @@ def _wrap(vocabulary: dict[str, int], lowercase: bool, max_length: int) -> PreTr
     )
 
 
+def _bert_normalizer(lowercase: bool, strip_accents: bool | None = None) -> normalizers.Normalizer:
+    """BERT's, then composed: removing accents takes the syllables of Korean apart, and text may come decomposed."""
+    bert = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
+    return normalizers.Sequence([bert, normalizers.NFC()])
+
+
 _REMOVED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 """White space for `str.split` that BERT's normaliser removes."""
-_MARK = regex.compile(r"\p{Mn}")
-"""What BERT's lower case removes, after composing: vowels of Hindi, Arabic or Thai, and no accent of French."""
+_MARK = regex.compile(r"[\p{Mn}--[\u0300-\u036f\ufe00-\ufe0f]]", regex.V1)
+"""Marks other than the accents of Latin, Greek and Cyrillic: vowels of Hindi, Arabic or Thai, sounds of Japanese."""
 _MOST_STRETCHES = 1 << 20
 _PER_LINE = 4096
 
@@ -195,7 +220,10 @@ class DistinctWords:
         self.lowercase = lowercase
         self.counts: Counter[str] = Counter()
         self.without_marks: Counter[str] = Counter()
-        self._normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        self.unaccented: dict[str, Counter[str]] = {}
+        """Word without accents → the words with accents that become it."""
+        self._normalizer = _bert_normalizer(lowercase)
+        self._accented = _bert_normalizer(lowercase, strip_accents=False)
         self._splitter = pre_tokenizers.BertPreTokenizer()
         stretches: Counter[str] = Counter()
         for batch in batches:
@@ -211,10 +239,27 @@ class DistinctWords:
             if stretch.isascii() and stretch.isalnum():  # most text: one word, and nothing to normalise but its case
                 counts[stretch.lower() if lowercase else stretch] += count
                 continue
-            if lowercase and _MARK.search(compose(stretch)):
+            if lowercase and _MARK.search(unicodedata.normalize("NFD", stretch)):
                 self.without_marks[stretch] += count
-            for word, _ in self._splitter.pre_tokenize_str(self._normalizer.normalize_str(stretch)):
+            words = self._split(self._normalizer, stretch)
+            for word in words:
                 counts[word] += count
+            if lowercase and not stretch.isascii():
+                for word, before in zip(words, self._split(self._accented, stretch), strict=False):
+                    if word != before:
+                        self.unaccented.setdefault(word, Counter())[before] += count
+
+    def _split(self, normalizer: normalizers.Normalizer, stretch: str) -> list[str]:
+        return [word for word, _ in self._splitter.pre_tokenize_str(normalizer.normalize_str(stretch))]
+
+    def merged(self) -> dict[str, list[str]]:
+        """Word without accents → the different words of the text that become it, where there are several."""
+        merged = {}
+        for word, accented in self.unaccented.items():
+            plain = [word] if self.counts[word] > accented.total() else []
+            if len(accented) + len(plain) > 1:
+                merged[word] = plain + [each for each, _ in accented.most_common()]
+        return merged
 
     def characters(self) -> list[str]:
         """Sorted entries of one character: `a`, and `##a` where it continues a word."""

@@ -166,7 +166,7 @@ class PairScorer(Scorer):
     def _tokens(self, captions: list[str], loaded: Any) -> list[list[int]]:
         from hf_curriculum.data.caption_encoder import CaptionEncoder
 
-        encoder = CaptionEncoder(loaded.tokenizer, begins=not loaded.model.config.is_encoder_decoder)
-        tokens, truncated = encoder([loaded.prefix + caption for caption in captions], loaded.limit)
+        begins = not loaded.model.config.is_encoder_decoder
+        tokens, truncated = CaptionEncoder(loaded.tokenizer, begins, loaded.prefix)(captions, loaded.limit)
         report_truncated(self, sum(truncated), len(tokens), loaded.limit)
         return tokens

@@ -278,6 +278,11 @@ class Study:
             result = self._function(_given(item))
             if not isinstance(result, Mapping):
                 raise TypeError(f"The run returned a {type(result).__name__}; a study needs its numbers by name.")
+            if texts := [name for name in self._losses if isinstance(result.get(name), str)]:
+                raise TypeError(
+                    f"The run returned the text {result[texts[0]]!r} as {texts[0]!r}; a study compares numbers. "
+                    "Return `float(...)` of it."
+                )
             lost = [name for name in self._losses if _is_lost(result.get(name))]
             result = json.loads(json.dumps(as_json(result)))
             item.result = result

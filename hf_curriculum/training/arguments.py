@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
+from hf_curriculum.shapes import validate_fields
 
 if TYPE_CHECKING:
     AnyCurriculum = Curriculum | dict[str, Any] | str
@@ -41,8 +42,9 @@ class CurriculumTrainingArguments(TrainingArguments):
     and a run resumes with the same weights only.
 
     Raises:
-        ValueError: the curriculum cannot be read, the batch sizes contradict each other, or a setting
-            contradicts exact resuming or another one.
+        TypeError: a field that is a number holds something else.
+        ValueError: the curriculum cannot be read, the batch sizes contradict each other, a setting
+            contradicts exact resuming or another one, or label smoothing is 1 or more.
 
     Example:
         >>> from hf_curriculum import Phases
@@ -142,7 +144,13 @@ class CurriculumTrainingArguments(TrainingArguments):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        validate_fields(self)
         super().__post_init__()
+        if not 0 <= self.label_smoothing_factor < 1:
+            raise ValueError(
+                f"label_smoothing_factor={self.label_smoothing_factor} was given; it is the share of a label that "
+                "goes to all tokens, at least 0 and less than 1, because at 1 nothing would be left of the label."
+            )
         if self.curriculum is not None:
             self.curriculum = curriculum_from(self.curriculum)
         if self.num_train_epochs != -1 and not self.num_train_epochs > 0:

@@ -5,7 +5,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from hf_curriculum import CaptionCollator
+from hf_curriculum import CaptionCollator, train_wordpiece
 from hf_curriculum.data.caption_encoder import CaptionEncoder
 
 WORDS = ["<pad>", "<s>", "</s>", "a", "dog", "runs", "fast", "<image>"]
@@ -98,3 +98,47 @@ def test_a_tokenizer_that_truncates_on_the_left_keeps_the_last_words():
     assert CaptionCollator(made, None, max_length=4)([{"caption": "a dog runs"}])["input_ids"].tolist() == [
         [1, 4, 5, 2]
     ]
+
+
+@pytest.mark.parametrize("prefix", ["", "<image> "])
+@pytest.mark.parametrize("layout", ["compact", "bert"])
+def test_the_text_of_special_tokens_in_a_caption_is_text(layout, prefix):
+    texts = ["a dog [SEP] a cat [PAD] </s> <image>"] * 2
+    made = train_wordpiece(texts, 300, layout=layout)
+    made.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    before = [made.cls_token, *prefix.split()]
+    for text, words in {
+        "a dog [SEP] a cat": "a dog [ sep ] a cat",
+        "[PAD]": "[ pad ]",
+        "a dog <image>": "a dog < image >",
+        "a dog": "a dog",
+    }.items():
+        batch = CaptionCollator(made, None, prefix=prefix)([{"caption": text}])
+        assert made.convert_ids_to_tokens(batch["input_ids"][0]) == [*before, *words.split(), made.sep_token]
+        assert (batch["labels"] == made.sep_token_id).sum() == 1
+    assert made("a [SEP]").input_ids[2:] == [made.sep_token_id] * 2  # the tokenizer itself is as it was
+
+
+def test_a_special_token_that_a_vocabulary_of_words_holds_is_unknown_or_left_out():
+    for special, instead in ((BERT, []), ({**BERT, "unk_token": "<unk>"}, [8])):
+        made = tokenizer("<s> $A </s>", special)
+        assert CaptionEncoder(made)(["a </s> dog", "dog"])[0] == [[1, 3, *instead, 4, 2], [1, 4, 2]]
+
+
+def test_a_byte_level_tokenizer_splits_its_own_end():
+    model = Tokenizer(models.BPE({letter: number for number, letter in enumerate(["<e>", "<", "e", ">", "a"])}, []))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made = PreTrainedTokenizerFast(tokenizer_object=model, **dict.fromkeys(GPT2, "<e>"))
+    assert CaptionEncoder(made)(["a<e>a"])[0] == [[0, 4, 1, 2, 3, 4, 0]]
+
+
+@pytest.mark.parametrize(
+    ("special", "remedy"),
+    [
+        ({"eos_token": "</s>"}, r"tokenizer.pad_token = tokenizer.eos_token"),
+        ({}, r'd_special_tokens\({"pad_token": "'),
+    ],
+)
+def test_a_tokenizer_that_cannot_pad_is_refused_with_a_token_that_it_has(special, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        CaptionCollator(tokenizer("$A", special), None)

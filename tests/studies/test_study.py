@@ -271,6 +271,8 @@ class TestDivergedAndCrashed:
         assert "not JSON serializable" in made.runs[0].error
         made = study(tmp_path / "b", lambda given: None, seeds=[0])
         assert "TypeError: The run returned a NoneType" in made.runs[0].error
+        made = study(tmp_path / "c", lambda given: {"eval_loss": "0.5"}, seeds=[0])
+        assert "TypeError: The run returned the text '0.5' as 'eval_loss'; a study compares nu" in made.runs[0].error
 
     def test_training_that_diverges_ends(self, make_trainer):
         trainer = make_trainer({"type": "iid", "epochs": 4}, learning_rate=1e30, logging_nan_inf_filter=False)

@@ -59,6 +59,33 @@ def test_contradictions_are_refused(tmp_path, monkeypatch):
             CurriculumTrainingArguments(out, accelerator_config=config)
 
 
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [
+        ({"global_batch_size": "4"}, r"global_batch_size is a whole number or None, and this is a text: write 4$"),
+        ({"max_steps": "2"}, r"max_steps is a whole number, and this is a text: write 2$"),
+        ({"num_train_epochs": "2"}, r"num_train_epochs is a number, and this is a text: write 2$"),
+        ({"learning_rate": "1e-3"}, r"learning_rate is a number, and this is a text: write 0.001$"),
+        ({"seed": "one"}, r"seed is a whole number$"),
+        ({"global_batch_size": True}, r"global_batch_size is a whole number or None$"),
+        ({"max_steps": 2.5}, r"max_steps is a whole number$"),
+    ],
+)
+def test_what_is_no_number_is_named_with_the_number_that_it_writes(given, needed, tmp_path):
+    HfArgumentParser(CurriculumTrainingArguments)  # which changes the types of the fields
+    with pytest.raises(TypeError, match=needed):
+        CurriculumTrainingArguments(str(tmp_path), **given)
+    with pytest.raises(TypeError, match=r"Phases\(num_phases=True\) is not possible; num_phases is a whole number$"):
+        Phases(True)
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5, -0.1, float("nan")])
+def test_label_smoothing_leaves_something_of_the_label(share, tmp_path):
+    with pytest.raises(ValueError, match=f"label_smoothing_factor={share} was given; .* at least 0 and less than 1"):
+        CurriculumTrainingArguments(str(tmp_path), label_smoothing_factor=share)
+    assert CurriculumTrainingArguments(str(tmp_path), label_smoothing_factor=0.9).label_smoothing_factor == 0.9
+
+
 def test_edges_of_limits_and_of_what_needs_another_option(tmp_path):
     out = str(tmp_path)
     assert CurriculumTrainingArguments(out, report_to=[], num_train_epochs=0.01, max_seconds=0.01).max_seconds == 0.01

@@ -87,7 +87,12 @@ class TransformersTowers(Towers):
 
     def tokens(self, captions: list[str]) -> Tokens:
         inputs = self.tokenizer(
-            captions, padding="max_length", truncation=True, max_length=self.context, return_tensors="pt"
+            captions,
+            padding="max_length",
+            truncation=True,
+            max_length=self.context,
+            return_tensors="pt",
+            split_special_tokens=True,  # a caption's "<|endoftext|>" is text, and no end
         )
         if "attention_mask" in inputs:
             lengths = inputs["attention_mask"].sum(1)
@@ -96,7 +101,8 @@ class TransformersTowers(Towers):
         return Tokens(dict(inputs), lengths.numpy())
 
     def count_truncated(self, captions: list[str]) -> int:
-        return sum(len(ids) > self.context for ids in self.tokenizer(captions, verbose=False)["input_ids"])
+        ids = self.tokenizer(captions, verbose=False, split_special_tokens=True)["input_ids"]
+        return sum(len(each) > self.context for each in ids)
 
     def encode_text(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         inputs = {name: to_device(values, self.device) for name, values in inputs.items()}

@@ -133,7 +133,9 @@ class LanguageModelLoss(CaptionScorer):
     def score_captions(self, captions: list[str], rank: int | None) -> np.ndarray:
         loaded = self.loaded(rank)
         # `verbose=False`: the tokenizer would warn of every caption that is truncated below
-        found = loaded.tokenizer(captions, add_special_tokens=False, verbose=False)["input_ids"]
+        found = loaded.tokenizer(captions, add_special_tokens=False, verbose=False, split_special_tokens=True)[
+            "input_ids"
+        ]
         tokens = [loaded.before + ids for ids in found]
         report_truncated(self, sum(len(ids) > loaded.limit for ids in tokens), len(tokens), loaded.limit)
         tokens = [ids[: loaded.limit] for ids in tokens]

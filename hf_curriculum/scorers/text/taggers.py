@@ -99,18 +99,33 @@ def sentence_case(sentence: str) -> str:
 
 _FOREIGN = 1 / 3  # share of foreign words: about 2 % in COCO's and Flickr8k's captions, 69 % to 100 % in six languages
 
+_FEW, _FEWEST = 0.01, 3  # captions of mostly foreign words: 0.07 % of Flickr8k's
+
 
 def warn_if_foreign(captions: Sequence[str]) -> bool:
-    """Warns, and returns True, if more than a third of the words, and two different ones, are no English words."""
-    words = [word for caption in captions for word in tokenize_sentence(caption) if any(map(str.isalpha, word))]
-    foreign = list(dict.fromkeys(filter(_is_foreign, words)))
-    count = sum(map(_is_foreign, words))
-    if len(foreign) < 2 or count <= _FOREIGN * len(words):
+    """Warns, and returns True, if many words, or a few captions of mostly such words, are not English.
+
+    Many are more than a third, and two different ones; a few are more than one in a hundred, and three different ones.
+    """
+    words = {
+        caption: [word for word in tokenize_sentence(caption) if any(map(str.isalpha, word))] for caption in captions
+    }
+    others = {caption: list(filter(_is_foreign, found)) for caption, found in words.items()}
+    mostly = {caption for caption, found in others.items() if 2 * len(found) > len(words[caption])}
+    count, total = (sum(len(part[caption]) for caption in captions) for part in (others, words))
+    foreign = list(dict.fromkeys(word for found in others.values() for word in found))
+    number = sum(caption in mostly for caption in captions)
+    if len(foreign) >= 2 and count > _FOREIGN * total:
+        share = f"{100 * count / total:.0f} % of the words are in no English lexicon"
+    elif len(mostly) >= _FEWEST and number > _FEW * len(captions):
+        share = f"{number:,} of the first {len(captions):,} captions are mostly words in no English lexicon"
+        foreign = list(dict.fromkeys(word for caption in others if caption in mostly for word in others[caption]))
+    else:
         return False
     logger.warning(
-        "%.0f %% of the words are in no English lexicon, such as %s. The taggers 'pattern' and 'nltk' know English "
-        "only and take unknown words for nouns. For another language pass a tagger of your own.",
-        100 * count / len(words),
+        "%s, such as %s. The taggers 'pattern' and 'nltk' know English only and take unknown words for nouns. For "
+        "another language pass a tagger of your own.",
+        share,
         ", ".join(map(repr, foreign[:5])),
     )
     return True

@@ -194,6 +194,15 @@ def test_a_few_short_captions_of_another_language_are_warned_of(language, caplog
     assert "know English only" in caplog.text
 
 
+def test_a_few_captions_of_another_language_among_english_ones_are_warned_of(caplog):
+    english = [f"a dog runs over the green grass with {number} people" for number in range(7)]
+    NounCount()({"caption": [*english, *LANGUAGES["Japanese"], "猫が走る"]})
+    assert (
+        "3 of the first 10 captions are mostly words in no English lexicon, such as '犬が公園を走っている'"
+        in caplog.text
+    )
+
+
 def test_a_few_short_captions_with_rare_words_and_names_are_not_warned_of(caplog):
     for captions in (["labradoodle"], ["a labradoodle", "a dog"], ["Obama in Berlin", "Paris"], ["a dog in paris"]):
         NounCount()({"caption": captions})
