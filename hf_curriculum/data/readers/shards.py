@@ -466,7 +466,11 @@ class ShardReader:
         chosen = {ours: f".{theirs}" for ours, theirs in self.theirs.items() if f".{theirs}" in files}
         record, image = next((ending for ending in RECORDS if ending in files), None), chosen.pop(IMAGE, None)
         row = {} if record is None else self._record(key, read(files[record]))
-        told = {} if _OURS.isdisjoint(row) else {name: row[name] for name in _OURS if row.get(name) is not None}
+        told = (
+            {}
+            if _OURS.isdisjoint(row)
+            else {name: row[name] for name in (KEY, IMAGE, CAPTION) if row.get(name) is not None}
+        )
         for ours, theirs in self.theirs.items():
             row[ours] = row.get(theirs)
         if IMAGE not in self.theirs:
