@@ -72,7 +72,7 @@ ATTACKS = {
     "Parquet rows name an address": (hf.load_captioned, OUTSIDE),
     "Parquet rows name file:../": (load_labelled, OUTSIDE),
     "conversations name a file above": (hf.load_conversations, OUTSIDE),
-    "conversations name an address": (hf.load_conversations, OUTSIDE),
+    "conversations name an address": (hf.load_conversations, r"addresses are not fetched"),
     "conversations name files in a list": (hf.load_conversations, OUTSIDE),
     "conversations name addresses in a list": (hf.load_conversations, OUTSIDE),
     "a card names a file": (hf.load_captioned, OUTSIDE),
