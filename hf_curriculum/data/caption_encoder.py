@@ -36,7 +36,7 @@ class CaptionEncoder:
         self.tokenizer = tokenizer
         self.before: list[int] = whole[:start]
         self.after: list[int] = whole[start + len(bare) :]
-        self.end = self._complete("end", self.after, "sep_token", "eos_token")
+        self.end: int = self._complete("end", self.after, "sep_token", "eos_token")
         if begins:
             self._complete("beginning", self.before, "cls_token", "bos_token")
 

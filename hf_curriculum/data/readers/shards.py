@@ -277,9 +277,9 @@ class ShardReader:
         self.kind = kind
         self.theirs = dict(columns or {})
         self.texts = texts
-        self.paths = paths and kind == "files"
+        self.paths: bool = paths and kind == "files"
         self.allow_outside = allow_outside
-        self.left_out = LeftOut()
+        self.left_out: LeftOut = LeftOut()
 
     @cached_property
     def digest(self) -> str:
