@@ -41,7 +41,7 @@ class CaptionEncoder:
         self._special = added | dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
         self.before: list[int] = whole[:start]
         self.after: list[int] = whole[start + len(bare) :]
-        self.end = self._complete("end", self.after, "sep_token", "eos_token")
+        self.end: int = self._complete("end", self.after, "sep_token", "eos_token")
         if begins:
             self._complete("beginning", self.before, "cls_token", "bos_token")
 

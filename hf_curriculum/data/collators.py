@@ -112,7 +112,7 @@ class CaptionCollator:
                 "`share_images=True` was given with neither an `image_processor` nor `vision_features` nor `regions`: "
                 "in batches of text alone there is nothing to share. Pass one of them, or leave `share_images` out."
             )
-        self.encoder = CaptionEncoder(tokenizer, begins=not encoder_decoder, prefix=prefix)
+        self.encoder: CaptionEncoder = CaptionEncoder(tokenizer, begins=not encoder_decoder, prefix=prefix)
         least = max(2, len(self.encoder([""])[0][0]) + 1)
         if max_length < least:
             raise ValueError(

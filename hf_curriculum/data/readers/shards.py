@@ -300,12 +300,12 @@ class ShardReader:
         self.kind = kind
         self.theirs = dict(columns or {})
         self.texts = texts
-        self.paths = paths and kind == "files"
+        self.paths: bool = paths and kind == "files"
         self.allow_outside = allow_outside
         self.known = known
         self.named = named
-        self.left_out = LeftOut()
-        self.first_left_out = LeftOut()
+        self.left_out: LeftOut = LeftOut()
+        self.first_left_out: LeftOut = LeftOut()
         """What is left out of the pairs that `first_features` reads."""
         self.taken: dict[str, None] = {}
         """The fields that captions are taken of, in place of a `caption`."""

@@ -38,7 +38,7 @@ class Records(list[Any]):
     def __init__(self, rows: Iterable[Any] = (), header: Iterable[str] = ()) -> None:
         super().__init__(rows)
         self.lines: list[int] = []
-        self.header = list(header)
+        self.header: list[str] = list(header)
 
     def place(self, row: int) -> str:
         """Where a row is, as an error names it."""
