@@ -117,7 +117,9 @@ def strict_rows(text: str, header: Header, sep: str) -> list[Row] | None:
     """What `csv` reads in its strict mode, None where the text is not well formed."""
     try:
         first, *lines = [
-            line for line in csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True) if line
+            line
+            for line in csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True)
+            if "".join(line).strip()
         ]
     except csv.Error:
         return None
