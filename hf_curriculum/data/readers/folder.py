@@ -260,10 +260,10 @@ def _paths_in(root: str, layout: str, names: list[str]) -> dict[str, str]:
     if layout == list(_LAYOUTS)[-1]:
         first: dict[str, str] = {}
         for name in map(normalise_name, names):
-            other = first.setdefault(os.path.basename(name), name)
+            other = first.setdefault(os.path.basename(name).casefold(), name)  # some disks keep no capitals apart
             if other != name:
                 raise ValueError(
-                    f"{other!r} and {name!r} would both be the image {os.path.basename(name)!r} in {root}, which has "
+                    f"{other!r} and {name!r} would both be the image {os.path.basename(other)!r} in {root}, which has "
                     "no such folders: captions of one would stand beside the other. Give the folder that the names "
                     "begin in as `images=`."
                 )

@@ -68,16 +68,17 @@ def test_names_by_their_folders_slashes_and_accents(folder, files, names, given)
 
 
 @pytest.mark.parametrize("read", ["captions", "conversations"])
-def test_names_that_differ_in_folders_alone_are_not_one_file(folder, read):
+@pytest.mark.parametrize("second", ["vg/1.png", "vg/1.PNG"])
+def test_names_that_differ_in_folders_and_capitals_alone_are_not_one_file(folder, read, second):
     paint(folder, **{"flat/1.png": "red"})
-    names = ["coco/1.png", "vg/1.png"]
+    names = ["coco/1.png", second]
     turns = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "It."}]
     (folder / "llava.json").write_text(json.dumps([{"image": name, "conversations": turns} for name in names]))
     load, source = {
         "captions": (load_captioned, captions(folder, *names)),
         "conversations": (load_conversations, folder / "llava.json"),
     }[read]
-    with pytest.raises(ValueError, match=r"'coco/1\.png' and 'vg/1\.png' would both be the image '1\.png' in .*flat"):
+    with pytest.raises(ValueError, match=rf"'coco/1.png' and '{second}' would both be the image '1[.]png' in .*flat"):
         load(source, images=folder / "flat")
 
 
