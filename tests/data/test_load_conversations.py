@@ -246,8 +246,9 @@ def test_wrong_arguments(tmp_path, llava):
         load_conversations(data.to_iterable_dataset())
     with pytest.raises(ValueError, match=r"would have no effect: .* is not loaded by"):
         load_conversations(llava, name="x")
+    (empty := tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"None of the 3 images"):
-        load_conversations(llava, images=tmp_path / "..")
+        load_conversations(llava, images=empty)
     with pytest.raises(FileNotFoundError, match="There is no file or folder"):
         load_conversations(tmp_path / "nothing.json")
 

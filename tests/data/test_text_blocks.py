@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
+from typing import ClassVar
 
 import datasets
 import numpy as np
@@ -121,6 +122,8 @@ class Plain:
     """A tokenizer whose tokens are numbers, with as many as it says; 0 is the end of a text."""
 
     truncation_side = "right"
+    added_tokens_decoder: ClassVar[dict] = {}
+    all_special_tokens = all_special_ids = ()
 
     def __init__(self, count):
         self.count = count

@@ -156,8 +156,8 @@ def test_the_ends_of_every_range_are_allowed() -> None:
     _validate_arguments(10**9, 2**64 - 1, 1024, 5, 1.0, 8, {"train": 0.5, "validation": 0.25, "test": 0.25})
     with pytest.raises(ValueError, match="leave no images to train on"):
         _validate_arguments(1, 0, 32, 1, 0, 1, {"train": 0, "validation": 1, "test": 0})
-    with pytest.raises(TypeError, match=r"image_size=32\.5 is not a whole number"):
-        _validate_arguments(1, 0, 32.5, 1, 0, 1, shares)
+    with pytest.raises(TypeError, match=r"given 32\.5 as `image_size`, and a whole number is needed"):
+        make_scenes(10, image_size=32.5)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,13 @@ def draw_header(draw: Draw, records: Sequence[dict]) -> dict[str, str]:
 def as_rows(records: Sequence[Mapping[str, Any]], blank: bool = False) -> list[Row]:
     """File, caption and id of each row; an empty cell is nothing in tables of text (`blank`)."""
     text = lambda cell: ("" if cell is None or cell != cell else str(cell)) if blank else cell  # noqa: E731
-    ids = (row["file"] if row.get("image_id") is None else row["image_id"] for row in records)
+    ids = (spelled(row["file"]) if row.get("image_id") is None else row["image_id"] for row in records)
     return [(row["file"], text(row["caption"]), str(one)) for row, one in zip(records, ids, strict=True)]
+
+
+def spelled(name: str) -> str:
+    """A name's id: one for all spellings of it."""
+    return unicodedata.normalize("NFC", name).replace("\\", "/").removeprefix("./")
 
 
 def ours(path: Path, blank: bool = False) -> Reading:

@@ -367,13 +367,13 @@ def test_what_is_handed_on_to_each_kind_of_download(tmp_path, monkeypatch):
         for each in handed_on
     )
     assert given == [
-        ("load_img2dataset", (tars,), both),
+        ("load_img2dataset", (tars, None), both),
         ("load_redcaps", (red, None), {"allow_outside": True}),
         ("load_redcaps", (red, images), {"allow_outside": True}),
         ("load_url_list", (red, tars), both),
         ("load_url_list", (urls, images), both),
     ]
-    for options in ({"revision": "x"}, {"download": True}, {"restval": "keep"}, {"columns": {"caption": "x"}}):
+    for options in ({"revision": "x"}, {"download": True}, {"restval": "keep"}):
         with pytest.raises(ValueError, match=f"'{next(iter(options))}': .*would have no effect"):
             load.load_captioned(tars, **options)
 

@@ -150,7 +150,10 @@ def test_beside_captions_with_what_the_file_has(folder):
             {"images": [{**INSTANCES["images"][0], "width": 200, "height": 100}]},
             r"a\.jpg has 100 × 50 pixels, and .*200 × ",
         ),
-        ({"annotations": [{"image_id": 1}]}, r"cannot be read as objects \(KeyError\('bbox'\)"),
+        (
+            {"annotations": [{"image_id": 1}]},
+            "annotation 1, with the id None, of image 1, has the `bbox` None, and four numbers are needed",
+        ),
     ],
 )
 def test_instances_that_are_wrong(folder, changes, match):
@@ -195,14 +198,14 @@ def test_what_is_not_there(folder, make, error, match):
 
 
 def test_no_images_beside_and_images_outside(folder, tmp_path):
-    (folder / "images").rename(tmp_path / "elsewhere")
+    elsewhere = (folder / "images").rename(tmp_path.with_name(f"{tmp_path.name}_elsewhere"))
     file = instances(folder)
     with pytest.raises(FileNotFoundError, match=r"No images are next to .*Name their folder: `images=`"):
         load_objects(file)
-    (tmp_path / "elsewhere" / "a.jpg").rename(tmp_path / "secret.jpg")
-    (tmp_path / "elsewhere" / "a.jpg").symlink_to(tmp_path / "secret.jpg")
+    (elsewhere / "a.jpg").rename(tmp_path / "secret.jpg")
+    (elsewhere / "a.jpg").symlink_to(tmp_path / "secret.jpg")
     with pytest.raises(ValueError, match="names files outside of"):
-        load_objects(file, images=tmp_path / "elsewhere")
+        load_objects(file, images=elsewhere)
 
 
 def test_a_fifo_is_not_waited_for(folder):

@@ -562,7 +562,7 @@ def test_parquet_with_names_of_images_beside_it(tmp_path, monkeypatch):
                 load_labelled("data/x.parquet")
         found = load_labelled("data/x.parquet", allow_outside=name == secret)
         assert found[0]["image"].size == (16, 16)
-    data = Dataset.from_dict({"image": ["a", "a"], "label": ["", "b"]})
+    data = Dataset.from_dict({"image": ["photos/a.png"] * 2, "label": ["", "b"]})
     data.to_parquet(str(tmp_path / "data" / "x.parquet"))
     for source, told in ((data, "^`label` has the labels"), ("data/x.parquet", "^`label` of data/x.parquet has the")):
         with pytest.raises(ValueError, match=told):
