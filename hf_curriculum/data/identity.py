@@ -19,6 +19,7 @@ from PIL import Image as PILImage
 from xxhash import xxh3_128_hexdigest
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.config import IMAGE_SUFFIXES
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ ENDINGS = (
 )
 """Ends of names of images, and of files with something of one image; any other dot belongs to the name."""
 _COCO = re.compile(r"(?:(?:^|(?<=/))(?:train|val|test|unlabeled)\d{4}/)?(?:COCO_(?:train|val|test)\d{4}_)?(?=\d{12}$)")
+_JPEG = re.compile("^(jpeg|jpe|jfif|pjpeg)$")
 _NUMBER = re.compile(r"\d+$")
 
 
@@ -121,8 +123,8 @@ def match_names(names: Iterable[str], targets: Iterable[str]) -> NameMatches:
         for name, short in left.items():
             end = next((end for end in _ends(short) if end in of_theirs), None)
             found = [] if end is None else [target for target in of_theirs[end] if target not in taken]
-            if not found or end not in (short, *map(shorten, found)):
-                continue  # their folders differ
+            if not found or end not in (short, *map(shorten, found)) or _other_format(name, found[0]):
+                continue  # their folders differ, or folders and formats do
             several = max(of_ours[end], of_theirs[end], key=len)
             if len(several) == 1:
                 _add(name, found[0], ours, theirs, pairs, ambiguous)
@@ -131,6 +133,12 @@ def match_names(names: Iterable[str], targets: Iterable[str]) -> NameMatches:
                 for spelling in ours[name]:
                     ambiguous[spelling] = (end, *several)
     return NameMatches(pairs, ambiguous)
+
+
+def _other_format(name: str, other: str) -> bool:
+    """Whether two names end as images of different formats do."""
+    formats = {_JPEG.sub("jpg", one.rpartition(".")[2].lower()) for one in (name, other)}
+    return len(formats) > 1 and all(f".{one}" in IMAGE_SUFFIXES for one in formats)
 
 
 def _equal(names: Iterable[str], targets: Iterable[str], shorten: Callable[[str], str]) -> Iterator[tuple[str, str]]:

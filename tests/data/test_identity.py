@@ -49,6 +49,8 @@ E_COMPOSED, E_DECOMPOSED = (unicodedata.normalize(form, "café/é.jpg") for form
         (["v1.0_a", "v1.0_b.jpg"], ["v1.0_b", "v1.0_a.png"], {"v1.0_a": "v1.0_a.png", "v1.0_b.jpg": "v1.0_b"}),
         (["v1.0_a"], ["v1.0_b", "v1"], {}),
         (["x/1.jpg", "1.jpg"], ["1.xml"], {"1.jpg": "1.xml"}),
+        (["1.png"], ["a/1.JPG"], {}),
+        (["1.jpeg"], ["a/1.JPG"], {"1.jpeg": "a/1.JPG"}),
         (["a/1.png", "1.jpg"], ["a/1.xml", "1.xml"], {"a/1.png": "a/1.xml", "1.jpg": "1.xml"}),
         (["1.jpg", "a/1.jpg"], ["1.jpg"], {"1.jpg": "1.jpg"}),
         (["a/1.jpg"], ["b/1.jpg"], {}),
