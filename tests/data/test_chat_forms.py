@@ -15,7 +15,6 @@ from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value, l
 from PIL import Image as PILImage
 from trl.data_utils import maybe_convert_to_chatml, prepare_multimodal_messages
 
-import hf_curriculum
 from hf_curriculum import CaptionLength, NounCount, ResponseLength, add_scores, load_captioned, load_conversations
 from hf_curriculum.data.image_files import with_stored
 
@@ -412,7 +411,7 @@ def test_calls_that_are_json_by_value(tmp_path, caplog):
     assert "field `tool_calls` of messages (not kept): 2." in caplog.text
 
 
-PAGE = Path(hf_curriculum.__file__).parent.parent / "docs" / "guides" / "conversations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "conversations.md"
 
 
 def test_the_guides_forms_say_what_it_says(pictures):
