@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset, DatasetDict, concatenate_datasets
 from safetensors.torch import load_model, save_model
 from time_to_quality_measures import (
     FORWARD,
@@ -200,7 +200,7 @@ def load(data: tuple[str, int, float, int], start_folder: Path | None) -> Loaded
     else:
         tokenizer = start_tokenizer(start_folder)
         parts = {name: part for name, part in vars(splits).items() if part is not None}
-        images = {name: part.select_columns([IMAGE, IMAGE_ID]) for name, part in parts.items()}
+        images = DatasetDict({name: part.select_columns([IMAGE, IMAGE_ID]) for name, part in parts.items()})
         model = git_on_tower(tokenizer, 8, 1)
         load_vision_weights(model, str(TOWER))
         features = cache_vision_features(

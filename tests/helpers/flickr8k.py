@@ -67,7 +67,7 @@ def write_nearest(data: Path, folder: Path, number: int = 3) -> None:
         rows = {row["file_name"]: int(row["row"]) for row in csv.DictReader(file) if row["file_name"]}
     nearest = np.argsort(-(images @ np.stack([*texts.values()]).T), axis=1, kind="stable")[:, :number]
     annotations = [
-        {"id": len(rows) * place + at, "image_id": at, "category_id": int(nearest[row, place]), "bbox": [0, 0, 1, 1]}
+        {"id": len(rows) * place + at, "image_id": at, "category_id": int(nearest[row, place]), "bbox": [0, 0, 8, 8]}
         for at, row in enumerate(rows.values())
         for place in range(number)
     ]
