@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import re
 import unicodedata
@@ -69,6 +70,8 @@ def normalise_name(name: str) -> str:
 
 def ids_of_files(ids: Sequence[str], names: Sequence[str], paths: Sequence[str | None]) -> list[str]:
     """The ids of rows; those that are the name of the row's file become one for each file that is there."""
+    if not any(map(operator.eq, ids, names)):
+        return list(ids)
     plain = {name: name if "://" in name else normalise_name(name) for name in names}
     files = [os.path.normpath(path) if path else plain[name] for name, path in zip(names, paths, strict=True)]
     first: dict[str, str] = {}

@@ -50,7 +50,7 @@ def read_coco(content: dict[str, Any], reject: Reject, left_out: LeftOut) -> dic
     images = _by_id(content["images"])
     known, ids, unlisted = [], [], []
     for number, annotation in enumerate(annotations, 1):
-        if not (isinstance(annotation, dict) and {"image_id", "caption"} <= annotation.keys()):
+        if not isinstance(annotation, dict) or "image_id" not in annotation or "caption" not in annotation:
             reject(
                 f"Annotation {number} is {annotation!r:.100}, and an object with `image_id` and `caption` is needed."
             )
@@ -73,14 +73,20 @@ def read_coco(content: dict[str, Any], reject: Reject, left_out: LeftOut) -> dic
             f"(annotation image_id {next(iter(unlisted), None)!r}, for example). Both lists must come from one file."
         )
     left_out.add("captions of images that the file does not list", len(unlisted), next(iter(unlisted), None))
-    rows, names = [images[image_id] for image_id in ids], {key: _file_name(image) for key, image in images.items()}
+    names = {key: _file_name(image) for key, image in images.items()}
     ours = {
         FILE_NAME: [names[image_id] for image_id in ids],
         CAPTION: [annotation["caption"] for annotation in known],
         IMAGE_ID: ids,
         "caption_id": [str(annotation["id"]) if "id" in annotation else None for annotation in known],
     }
-    further = shared_scalars(rows, without=("id", IMAGE, *ours), left_out=left_out)
+    places = {image_id: place for place, image_id in enumerate(dict.fromkeys(ids))}
+    of_images = [images[image_id] for image_id in places]
+    rows = pa.array(map(places.get, ids))
+    further = {
+        name: column.take(rows)
+        for name, column in shared_scalars(of_images, without=("id", IMAGE, *ours), left_out=left_out).items()
+    }
     taken = {"id", IMAGE, *ours, *further}
     named = set().union(*known)
     for name in sorted(named & taken - {"id", *ours}):

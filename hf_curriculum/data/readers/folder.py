@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import os
 import re
@@ -34,9 +35,21 @@ SPLIT_FOLDERS = {
 }
 
 
-def visible_files(folder: Path) -> list[Path]:
-    """The files of a folder by name, without hidden ones (`._a.csv`, `.DS_Store`), which are never data."""
-    return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
+_CALLED_CAPTIONS = re.compile("|".join(map(fnmatch.translate, (*CAPTION_FILES, *CAPTION_PATTERNS))))
+_DATASETS_OWN = "dataset_info"
+"""What the names of the files begin with that `datasets` writes about its data."""
+
+
+def visible_files(folder: Path, endings: tuple[str, ...] = ("",)) -> list[Path]:
+    """The files of a folder by name, without hidden ones (`._a.csv`, `.DS_Store`), which are never data.
+
+    Args:
+        folder: it is not looked below.
+        endings: what the names end in, in capitals or not.
+    """
+    with os.scandir(folder) as entries:
+        ending = (entry for entry in entries if entry.name[0] != "." and entry.name.lower().endswith(endings))
+        return [folder / name for name in sorted(entry.name for entry in ending if entry.is_file())]
 
 
 def find_files(
@@ -75,8 +88,8 @@ def find_caption_file(folder: Path) -> Path | None:
     for name in CAPTION_FILES:
         if (folder / name).is_file():
             return folder / name
-    found = [path for path in visible_files(folder) if any(map(path.match, CAPTION_PATTERNS))]
-    found = [path for path in found if not path.name.startswith("dataset_infos")]  # datasets' own
+    found = [path for path in visible_files(folder, (*JSON, *TEXTS)) if _CALLED_CAPTIONS.fullmatch(path.name)]
+    found = [path for path in found if not path.name.startswith(_DATASETS_OWN)]
     if len(found) > 1:
         raise ValueError(
             f"{folder} holds several caption files, {[path.name for path in found]}, and it is not known which is "
@@ -87,8 +100,7 @@ def find_caption_file(folder: Path) -> Path | None:
 
 def find_only_table(folder: Path, endings: tuple[str, ...] = TABLES) -> Path | None:
     """The one table in a folder, whatever it is called, or None; raises if there are several."""
-    found = [path for path in visible_files(folder) if path.name.lower().endswith(endings)]
-    found = [path for path in found if not path.name.startswith("dataset_info")]  # datasets' own
+    found = [path for path in visible_files(folder, endings) if not path.name.startswith(_DATASETS_OWN)]
     if len(found) > 1:
         names = [path.name for path in found]
         raise ValueError(
@@ -111,15 +123,20 @@ def count_passed_over(folder: Path, read: Collection[Path], left_out: LeftOut) -
         ends = {name: os.path.splitext(name) for name in names if name[0] != "."}
         images = {stem for stem, ending in ends.values() if ending.lower() in IMAGE_SUFFIXES}
         for name in sorted(ends):
-            file, is_text = Path(place, name), name.lower().endswith(TEXTS)
-            called_so = name in CAPTION_FILES or any(map(file.match, CAPTION_PATTERNS))
-            if called_so or name.lower().endswith(TABLES):
-                passed_over = file not in read and not name.startswith("dataset_info")  # datasets' own
-                left_out.add("other files of captions (not read)", passed_over, file.relative_to(folder))
-            elif is_text and texts_read and ends[name][0] not in images:
-                left_out.add("texts without an image of their name", 1, file.relative_to(folder))
-            elif is_text and not texts_read and ends[name][0] in images:
-                left_out.add("texts beside images (a file of captions is read)", 1, file.relative_to(folder))
+            stem, ending = ends[name]
+            if _CALLED_CAPTIONS.fullmatch(name) or name.lower().endswith(TABLES):
+                if Path(place, name) in read or name.startswith(_DATASETS_OWN):
+                    continue
+                reason = "other files of captions (not read)"
+            elif ending.lower() in TEXTS and (stem in images) != texts_read:
+                reason = (
+                    "texts without an image of their name"
+                    if texts_read
+                    else "texts beside images (a file of captions is read)"
+                )
+            else:
+                continue
+            left_out.add(reason, 1, Path(place, name).relative_to(folder))
 
 
 def walk_images(folder: Path, left_out: LeftOut | None = None) -> Iterator[tuple[Path, Path | None]]:
@@ -148,7 +165,7 @@ def find_texts_beside_images(folder: Path) -> Path | None:
 
 def find_parquet_beside_images(folder: Path) -> Path | None:
     """The Parquet file beside loose images, which `datasets` would load without it; raises if there are several."""
-    files = [path for path in visible_files(folder) if path.suffix == ".parquet"] if folder.is_dir() else []
+    files = visible_files(folder, (".parquet",)) if folder.is_dir() else []
     if not files or (folder / "metadata.parquet").is_file() or find_caption_file(folder) is not None:
         return None
     places = [place for place in (folder, *(folder / name for name in IMAGE_FOLDERS)) if place.is_dir()]

@@ -95,7 +95,7 @@ def class_folders(path: Path, left_out: LeftOut | None = None) -> dict[str, dict
             files += [file.relative_to(path).as_posix() for file in own]
             labels += [name] * len(own)
         found[split] = {"file_name": files, LABEL: labels}
-        loose = [file for file in visible_files(folder) if file.suffix.lower() in IMAGE_SUFFIXES]
+        loose = visible_files(folder, IMAGE_SUFFIXES)
         if left_out is not None and files:
             left_out.add("images outside of the folders of classes", len(loose), loose and loose[0].name)
     empty = [name for name, size in sizes.items() if not size]
