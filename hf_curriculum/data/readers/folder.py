@@ -124,10 +124,11 @@ def count_passed_over(folder: Path, read: Collection[Path], left_out: LeftOut) -
         images = {stem for stem, ending in ends.values() if ending.lower() in IMAGE_SUFFIXES}
         for name in sorted(ends):
             stem, ending = ends[name]
-            if _CALLED_CAPTIONS.fullmatch(name) or name.lower().endswith(TABLES):
+            is_json = name.lower().endswith(JSON) and stem not in images  # beside an image it is of that image
+            if is_json or _CALLED_CAPTIONS.fullmatch(name) or name.lower().endswith(TABLES):
                 if Path(place, name) in read or name.startswith(_DATASETS_OWN):
                     continue
-                reason = "other files of captions (not read)"
+                reason = "other files that may hold captions (not read)"
             elif ending.lower() in TEXTS and (stem in images) != texts_read:
                 reason = (
                     "texts without an image of their name"

@@ -188,10 +188,9 @@ class ContrastiveCollator:
     def _tokens(self, prepared: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         captions = [item["caption"] for item in prepared]
         options = {"padding": "max_length" if self.pad_to_max_length else True, "max_length": self.max_length}
-        options["split_special_tokens"] = True  # a caption's "[SEP]" is text, and no end
         if self.nouns:
             return encode_nouns(self.tokenizer, captions, [item["span"] for item in prepared], **options)
-        tokens = self.tokenizer(captions, truncation=True, return_tensors="pt", **options)
+        tokens = self.tokenizer(captions, truncation=True, return_tensors="pt", split_special_tokens=True, **options)
         return {name: values for name, values in tokens.items() if name != "token_type_ids"}
 
 

@@ -35,8 +35,9 @@ def encode_nouns(
 ) -> dict[str, torch.Tensor]:
     """Captions as tokens, with a `noun_mask`; `options` of the tokenizer."""
     tokens = tokenizer(
-        list(captions), truncation=True, return_offsets_mapping=True, return_tensors="pt",
-        return_token_type_ids=False, **options,
+        list(captions), truncation=True, return_offsets_mapping=True, return_tensors="pt", return_token_type_ids=False,
+        split_special_tokens=True,  # a caption's "[SEP]" is text, and no end
+        **options,
     )  # fmt: skip
     offsets = tokens.pop("offset_mapping")
     return {**tokens, "noun_mask": noun_mask(offsets, spans)}

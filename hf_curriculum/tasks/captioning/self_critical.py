@@ -217,7 +217,7 @@ class _TrainingCaptions:
     def _words(self, references: list[list[str]]) -> list[list[str]]:
         """References as the tokenizer writes them, with rare words unknown, and their end."""
         flat = [text for texts in references for text in texts]
-        ids = self.tokenizer(flat, add_special_tokens=False)["input_ids"]
+        ids = self.tokenizer(flat, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         written = iter(self.tokenizer.batch_decode(ids))
         return [[f"{next(written)} {END}" for _ in texts] for texts in references]
 

@@ -26,7 +26,7 @@ def test_flickr8k(data, caplog):
     assert rows.num_rows == 4000
     assert len(set(rows["image_id"])) == 800
     assert [record.getMessage().partition(", left out: ")[2] for record in caplog.records] == [
-        "other files of captions (not read): 1 (captions_all_8091.csv.gz, for example)."
+        "other files that may hold captions (not read): 1 (captions_all_8091.csv.gz, for example)."
     ]
     assert rows[0]["caption"] == "A child in a pink dress is climbing up a set of stairs in an entry way ."
     assert rows[5]["image"].size == (rows[5]["width"], rows[5]["height"])

@@ -307,6 +307,8 @@ def test_the_first_piece_carries_the_tag_and_windows_lose_no_word():
     ids, mask = padded([window.ids for window in windows])
     assert (ids[mask == 0] == tokenizer.pad_token_id).all()
     assert mask.sum(1).tolist() == [len(window.ids) for window in windows]
+    (said,) = pieces.windows([["ab", "[SEP]"]])
+    assert tokenizer.sep_token_id not in said.ids[1:-1]  # a word of a caption is text, and no end
 
 
 def test_predictions_are_those_of_the_model_on_one_sentence():

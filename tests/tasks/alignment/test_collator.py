@@ -211,6 +211,15 @@ def test_the_processor_gives_what_the_model_takes(tmp_path):
     assert processor() == {}
 
 
+def test_the_text_of_special_tokens_in_a_caption_is_text():
+    words = tokenizer()
+    ids = AlignerProcessor(None, words)(text="a [SEP] dog [PAD]", nouns="dog")["input_ids"][0].tolist()
+    assert ids[0] == words.cls_token_id
+    assert [place for place, one in enumerate(ids) if one in words.all_special_ids and one != words.unk_token_id] == [
+        *(0, len(ids) - 1)
+    ]
+
+
 def test_what_the_processor_cannot_read():
     processor = AlignerProcessor(None, tokenizer())
     alone, listed = (processor(text="a dog runs", nouns=nouns) for nouns in ("dog", ["dog"]))

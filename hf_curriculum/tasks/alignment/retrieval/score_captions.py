@@ -323,7 +323,9 @@ def _kept(
 
 def _last_characters(tokenizer: Any, captions: list[str], max_length: int | None) -> list[int]:
     """How many characters of each caption are read."""
-    tokens = tokenizer(captions, truncation=True, max_length=max_length, return_offsets_mapping=True)
+    tokens = tokenizer(
+        captions, truncation=True, max_length=max_length, return_offsets_mapping=True, split_special_tokens=True
+    )
     return [max((end for _, end in offsets), default=0) for offsets in tokens["offset_mapping"]]
 
 
