@@ -53,11 +53,12 @@ def test_files_that_are_passed_over(folder, images, texts, captions, left):
 def test_boxes_in_the_table_of_an_image_that_is_turned_are_a_warning(folder, caplog, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    Image.new("RGB", (8, 4)).save(folder / "0.jpg", exif=exif)
-    row = {"file_name": "0.jpg", "caption": "a", "objects": [{"box": [0, 0, 8, 2], "name": "dog"}]}
-    (folder / "metadata.jsonl").write_text(json.dumps(row))
-    rows = load_captioned(folder)
-    assert rows["objects"][0][0]["box"] == [0, 0, 8, 2]
+    objects = [[{"box": [0, 0, 8, 2], "name": "dog"}], None]
+    for number in range(2):
+        Image.new("RGB", (8, 4)).save(folder / f"{number}.jpg", exif=exif)
+    lines = [{"file_name": f"{row}.jpg", "caption": "a", "objects": some} for row, some in enumerate(objects)]
+    (folder / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert load_captioned(folder)["objects"][:] == objects
     assert ("EXIF turns 1 of 1 images with `objects`" in caplog.text) == (orientation == 6)
 
 

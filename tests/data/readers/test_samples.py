@@ -38,6 +38,7 @@ def grouped(names):
         ("1.jpg 1.txt 1.seg.png 1.seg.json", "1:.jpg.txt.seg.png.seg.json"),
         ("v1.a.jpg v1.a.txt v1.a.seg.png", "v1.a:.jpg.txt.seg.png"),
         ("1.left.jpg 1.right.jpg 1.txt", "1:.left.jpg.right.jpg.txt"),
+        ("1.a.npy 1.b.npy 2.a.npy 2.b.npy", "1:.a.npy.b.npy 2:.a.npy.b.npy"),
         ("1.image.jpg 1.text.txt 2.image.jpg 2.text.txt", "1:.image.jpg.text.txt 2:.image.jpg.text.txt"),
         ("1.jpg 1.jpg.txt", "1:.jpg.jpg.txt"),
         ("1.jpg ._1.jpg .DS_Store .git/2.jpg __MACOSX/._1.jpg __meta__/x.json PaxHeaders.7/1.jpg 1.txt", "1:.jpg.txt"),
@@ -49,8 +50,8 @@ def test_the_files_of_a_sample(names, samples):
 
 
 def test_files_that_belong_to_no_sample_are_counted():
-    samples, left_out = grouped(["README", "1.jpg", "../2.jpg", "/3.jpg", "4.", "a/../5.jpg"])
-    assert samples == [("1", {".jpg": "1.jpg"})]
+    samples, left_out = grouped(["README", "1.jpg", "../2.jpg", "/3.jpg", "4.", "a/../5.jpg", "1.b"])
+    assert samples == [("1", {".jpg": "1.jpg", ".b": "1.b"})]
     assert left_out == {"files without an ending": 2, "files whose names lead outside of the archive": 3}
 
 

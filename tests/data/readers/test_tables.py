@@ -14,6 +14,7 @@ from hf_curriculum import CaptionLength, add_scores, load_captioned, save_scored
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.captions import drop_empty_captions, hold_out
 from hf_curriculum.data.left_out import LeftOut, left_out_of
+from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.data.readers.tables import shared_scalars
 from hf_curriculum.data.text import load_text
 
@@ -271,6 +272,13 @@ def test_what_is_left_out_stays_with_the_data(tmp_path, caplog):
 def test_columns_and_rows_without_a_name_or_a_cell_are_counted(load, caplog):
     assert load("x.csv", ",file_name,caption,\n0,a.jpg,one,\n,,,\n") == [("a.jpg", "one")]
     assert "rows of empty cells: 1 (line 3, for example); columns without a name in the header: 2" in caplog.text
+
+
+def test_rows_of_a_file_are_read_as_the_kind_that_is_asked_for_says(tmp_path):
+    (tmp_path / "x.json").write_text("a,\n1,2\n")
+    counted = LeftOut()
+    assert list(read_rows(tmp_path / "x.json", counted, ".csv")) == [{"a": "1"}]
+    assert dict(counted.counts) == {"columns without a name in the header": 1}
 
 
 def test_a_key_that_stands_twice_is_an_error_at_any_depth():
