@@ -29,6 +29,7 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import IMAGE_SUFFIXES, digest, parse_json, reading, write_atomically
 from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.img2dataset import (
     Downloads,
     finished_shards,
@@ -231,17 +232,32 @@ def load_url_list(
             f"a file is from. Download the list with it: `img2dataset --url_list {path.name} ...`."
         )
     else:
-        files = sorted(str(file.absolute()) for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+        files = [str(file.absolute()) for file in find_files(folder, IMAGE_SUFFIXES, left_out)]
         if not allow_outside:
             validate_inside(files, [folder], folder)
         found = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
         names, reasons = pa.array(files, pa.string()), pa.table({URL: [], "reason": []}, schema=_FAILED)
+    wanted = rows[URL] if by_address else _mapped(_bare, rows[IMAGE_ID])
     if not by_address:
+        _validate_one_each(path, wanted, names)
         names = _mapped(_stem, names)
         reasons = reasons.set_column(0, URL, _mapped(_stem, reasons[URL]))
-    wanted = rows[URL] if by_address else _mapped(_bare, rows[IMAGE_ID])
     at = pc.index_in(wanted, value_set=names)
     return _joined(path, rows, found, at, wanted, reasons)
+
+
+def _validate_one_each(path: Path, wanted: pa.ChunkedArray, names: pa.ChunkedArray | pa.Array) -> None:
+    """A `ValueError` where an image that rows name may be one of two."""
+    names = pc.unique(names)
+    stems = _mapped(_stem, names)
+    counts = pc.value_counts(stems.filter(pc.is_in(stems, wanted))).to_pylist()
+    several = [entry["values"] for entry in counts if entry["counts"] > 1]
+    if several:
+        first, second = names.filter(pc.equal(stems, several[0]))[:2].to_pylist()
+        raise ValueError(
+            f"{path}: the image {several[0]!r} may be {first} or {second} ({len(several)} such), and captions of one "
+            "would stand beside the other. Give a folder that holds one of them as `images=`."
+        )
 
 
 def _joined(

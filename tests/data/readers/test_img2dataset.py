@@ -357,6 +357,16 @@ class TestNarratives:
         assert pairs["caption"][:] == ["In this image there are cats.", "Cats!"]
         assert pairs[1]["image"].size == (10, 8)
 
+    def test_a_name_in_two_folders_is_not_known(self, narratives, tmp_path, caplog):
+        for number, folder in enumerate(["a", "b", ".thumbs"]):
+            (tmp_path / "x" / folder).mkdir(parents=True)
+            (tmp_path / "x" / folder / "0002.jpg").write_bytes(image(number))
+        with pytest.raises(ValueError, match=r"the image '2' may be \S*/x/a/0002.jpg or \S*/x/b/0002.jpg \(1 such\)"):
+            load_captioned(narratives, images=tmp_path / "x")
+        (tmp_path / "x" / "b" / "0002.jpg").rename(tmp_path / "x" / "b" / "9.jpg")
+        assert [row["image"].size for row in load_captioned(narratives, images=tmp_path / "x")] == [(8, 8)] * 2
+        assert "hidden files and folders: 1" in caplog.text
+
     def test_traces_are_not_kept(self, narratives):
         listed = read_url_list(narratives)
         assert listed.column_names == ["caption", "image_id", "url"]
