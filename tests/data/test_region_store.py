@@ -99,7 +99,7 @@ def test_a_batch_is_padded_with_zeros(tmp_path):
 
 
 def test_an_image_takes_twenty_bytes_of_memory(tmp_path):
-    store = pack_regions(table(tmp_path / "a.tsv", range(50)), tmp_path / "store", progress=False)
+    store = pack_regions(table(tmp_path / "a.tsv", range(50)), tmp_path / "new" / "store", progress=False)
     held = [value for value in vars(store).values() if isinstance(value, np.ndarray)]
     assert not any(isinstance(value, np.memmap) for value in held)
     assert sum(value.nbytes for value in held) == 20 * 50 + 8

@@ -18,6 +18,7 @@ from hf_curriculum.data.seeding import (
     forked_generators,
     seed_generators,
 )
+from hf_curriculum.rng import PAD_INDEX
 
 
 def numbers():
@@ -160,6 +161,10 @@ class TestDataset:
     def test_unseeded_without_a_way_to_fetch_batches(self, rows):
         items = IndexedDataset(rows, seed=0, seeded=False).__getitems__([(1, 7)])
         assert (items[0].index, items[0].draw, items[0].example) == (1, 7, rows[1])
+
+    def test_what_fills_a_batch_up_is_no_example(self):
+        items = IndexedDataset(data(), seed=0, seeded=True).__getitems__([(PAD_INDEX, 3), (2, 5)])
+        assert [(item.index, item.draw) for item in items] == [(2, 5)]
 
     def test_length(self):
         assert len(IndexedDataset(data(), 0, True)) == 12

@@ -458,8 +458,8 @@ class WordPieces:
         """The pieces of words not seen before; of a word without pieces, the unknown token: each word has a tag."""
         new = list(dict.fromkeys(word for words in sentences for word in words if word not in self._known))
         if new:
-            found = self.tokenizer(new, add_special_tokens=False, verbose=False, split_special_tokens=True)["input_ids"]
-            for word, pieces in zip(new, found, strict=True):
+            found = self.tokenizer(new, add_special_tokens=False, verbose=False, split_special_tokens=True)
+            for word, pieces in zip(new, found["input_ids"], strict=True):
                 self._known[word] = pieces[: self.max_length - 2] or [self.tokenizer.unk_token_id]
 
 

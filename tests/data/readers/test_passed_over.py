@@ -33,7 +33,12 @@ ROW = {"metadata.jsonl": '{"file_name": "0.jpg", "caption": "a"}', "m.csv": "fil
             ["a"],
             "texts beside images (a file of captions is read): 1",
         ),
-        (["0"], {**ROW, "a.csv": "x", "captions.csv": "y"}, ["a"], "other files that may hold captions (not read): 3 (a.csv"),
+        (
+            ["0"],
+            {**ROW, "a.csv": "x", "captions.csv": "y"},
+            ["a"],
+            "other files that may hold captions (not read): 3 (a.csv",
+        ),
         (["0"], {"m.csv": ROW["m.csv"], "0.json": "{}", "more.json": "{}"}, ["a"], "(not read): 1 (more.json"),
         (["0"], {"m.csv": ROW["m.csv"], "notes.txt": "b", "x/dataset_infos.json": "{}", ".a.tsv": ""}, ["a"], None),
     ],

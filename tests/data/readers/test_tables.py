@@ -14,7 +14,7 @@ from hf_curriculum import CaptionLength, add_scores, load_captioned, save_scored
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.captions import drop_empty_captions, hold_out
 from hf_curriculum.data.left_out import LeftOut, left_out_of
-from hf_curriculum.data.readers.rows import read_rows
+from hf_curriculum.data.readers.rows import read_content, read_rows
 from hf_curriculum.data.readers.tables import shared_scalars
 from hf_curriculum.data.text import load_text
 
@@ -279,6 +279,14 @@ def test_rows_of_a_file_are_read_as_the_kind_that_is_asked_for_says(tmp_path):
     counted = LeftOut()
     assert list(read_rows(tmp_path / "x.json", counted, ".csv")) == [{"a": "1"}]
     assert dict(counted.counts) == {"columns without a name in the header": 1}
+
+
+def test_lines_are_counted_on_where_one_with_half_a_character_is_left_out(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"a": "\\ud800"}\n\n{"a": "b"}\n')
+    problems = []
+    rows = read_content(tmp_path / "x.jsonl", problems.append)
+    assert (list(rows), rows.place(0)) == ([{"a": "b"}], "Line 3")
+    assert problems == ["Line 1 holds half a character, a lone surrogate: {'a': '\\ud800'}."]
 
 
 def test_a_key_that_stands_twice_is_an_error_at_any_depth():
