@@ -143,9 +143,14 @@ def test_boxes_that_are_not_of_the_image(folder, box, more, match, size):
 
 def test_edges_a_pixel_beyond_and_a_box_at_the_corner_are_boxes(folder, caplog):
     photograph(folder, "1.jpg")
-    boxes = [(0, 0, WIDTH + 1, HEIGHT + 1), (0, 0, 1.5, 1), (5, 5, 15, 14)]
+    boxes = [(0, 0, WIDTH + 1, HEIGHT + 1), (0, 0, 1.5, 1), (5, 5, 15, 14), (0.5, 0.5, 1, 1)]
     rows = load_objects(instances(folder, [("1.jpg", {})], [(1, box, {"area": box[2] * box[3]}) for box in boxes]))
-    assert [item["box"] for item in rows["objects"][0]] == [[0, 0, 41, 21], [0, 0, 1.5, 1], [5, 5, 20, 19]]
+    assert [item["box"] for item in rows["objects"][0]] == [
+        [0, 0, 41, 21],
+        [0, 0, 1.5, 1],
+        [5, 5, 20, 19],
+        [0.5, 0.5, 1.5, 1.5],
+    ]
     assert not caplog.records
 
 

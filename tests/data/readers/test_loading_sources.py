@@ -432,7 +432,7 @@ class TestOutside:
         assert list(outside_files.named_files(data)) == ["x.png"] * 3
         assert list(outside_files.named_files(data, ["list"])) == ["x.png"]
 
-    @pytest.mark.parametrize("form", ["{}", "[{}]", "{{train: {}}}", "[{{split: a, path: [{}]}}]"])
+    @pytest.mark.parametrize("form", ["{}", "[{}]", "{{train: {}}}", "[{{split: a, path: [{}]}}]", "&a [{}, *a]"])
     @pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
     def test_files_that_a_card_names(self, tmp_path, form, name):
         for inner, fine in (("in/x.csv", True), ("../x.csv", False), ("https://a/x.csv", False)):
