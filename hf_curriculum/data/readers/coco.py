@@ -50,19 +50,18 @@ def read_coco(content: dict[str, Any], reject: Reject, left_out: LeftOut) -> dic
     images = _by_id(content["images"])
     known, ids, unlisted = [], [], []
     for number, annotation in enumerate(annotations, 1):
-        if not isinstance(annotation, dict) or "image_id" not in annotation or "caption" not in annotation:
+        try:
+            image_id, caption = id_text(annotation["image_id"]), annotation["caption"]
+        except (KeyError, TypeError):
             reject(
                 f"Annotation {number} is {annotation!r:.100}, and an object with `image_id` and `caption` is needed."
             )
-        elif not isinstance(annotation["caption"], (str, NoneType)):
-            reject(f"Annotation {number} has the caption {annotation['caption']!r:.100}, and a text is needed.")
+        except ValueError as error:
+            reject(f"Annotation {number}: {error}")
         else:
-            try:
-                image_id = id_text(annotation["image_id"])
-            except ValueError as error:
-                reject(f"Annotation {number}: {error}")
-                continue
-            if image_id in images:
+            if not isinstance(caption, (str, NoneType)):
+                reject(f"Annotation {number} has the caption {caption!r:.100}, and a text is needed.")
+            elif image_id in images:
                 known.append(annotation)
                 ids.append(image_id)
             else:
