@@ -236,7 +236,7 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
                 "No images next to %s (%s): loaded as text alone. `images=` names their folder.", caption_file, first
             )
     paths = [None] * len(names) if folder is None or folder is False else locate_images(Path(folder), names)
-    if names and IMAGE_ID in table:
+    if IMAGE_ID in table:
         table[IMAGE_ID] = ids_of_files(table[IMAGE_ID], names, paths)
     if folder is None or folder is False:
         return Dataset.from_dict(table)

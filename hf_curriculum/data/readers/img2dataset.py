@@ -204,7 +204,7 @@ def _reasons(stats: dict) -> Counter[str]:
     """Why images of a shard failed; where messages were not kept, the stage they failed at."""
     failed = stats["count"] - stats["successes"]
     counts = Counter({reason: count for reason, count in stats.get("status_dict", {}).items() if reason != "success"})
-    if sum(counts.values()) < failed and not counts:
+    if not counts:
         counts.update({name: stats[name] for name in ("failed_to_download", "failed_to_resize") if stats.get(name)})
     if sum(counts.values()) < failed:
         counts["no reason recorded"] += failed - sum(counts.values())
