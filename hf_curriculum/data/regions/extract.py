@@ -52,8 +52,9 @@ def extract_regions(
 
     Of a detector the regions are its detections, with the states that it classified them by as features; of a vision
     tower they are the cells of a grid. A run that was killed goes on where it stopped when it is called again; a
-    finished folder is opened, if the images are still the same, by what their files hold. Under `accelerate launch` or `torchrun` each process finds the regions of its share, and
-    the first puts them together. The detector is kept with the store, for `RegionProcessor.from_store`.
+    finished folder is opened, if the images are still the same, by what their files hold. Under `accelerate launch` or
+    `torchrun` each process finds the regions of its share, and the first puts them together. The detector is kept with
+    the store, for `RegionProcessor.from_store`.
 
     Args:
         data: images and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one; a
