@@ -23,6 +23,7 @@ from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.views import warn_of_transform
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -140,6 +141,7 @@ def cache_vision_features(
         raise ValueError(f"`num_workers={num_workers}` was given. Pass the number of processes, or 0 for none.")
     tower = _vision_tower(model)
     splits = list(dataset.values()) if isinstance(dataset, Mapping) else [dataset]
+    warn_of_transform(splits)
     keys, sources = _distinct(splits, image_column)
     folder = Path(path)
     wanted = {

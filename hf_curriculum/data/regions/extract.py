@@ -28,6 +28,7 @@ from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
 from hf_curriculum.parts import launched
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.views import warn_of_transform
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -143,6 +144,7 @@ class _Images(torch.utils.data.Dataset):
             self._given = None
             self._splits = list(data.values()) if isinstance(data, Mapping) else [data]
             self.ids, self._sources = _distinct(self._splits, column)
+            warn_of_transform(self._splits)
             plain = [split.with_format(None).select_columns(column) for split in self._splits]
             self._splits = [split.cast_column(column, Image(decode=False)) for split in plain]
         if not self.ids:
