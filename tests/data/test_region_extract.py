@@ -615,6 +615,11 @@ class TestExtract:
         for image_id in one:
             torch.testing.assert_close(two.features(image_id), one.features(image_id), atol=1e-3, rtol=0)
         assert two.facts["made_by"] == one.facts["made_by"]
+        again = {"model": "scenes_clip", "grid": 4, "standardise": True, "min_regions": 10, "progress": False}
+        assert list(extract_regions(tmp_path / "photos", path=tmp_path / "two", **again)) == list(two)
+        IMAGES["2"].save(tmp_path / "photos" / "1.png")
+        with pytest.raises(ValueError, match=r"'1.png' has changed since they were found \(1 of 2 have\)"):
+            extract_regions(tmp_path / "photos", path=tmp_path / "two", **again)
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["one", "photos", "three", "two"]
         wanted = RegionProcessor.from_store(one)(IMAGES["0"])["region_features"]
         torch.testing.assert_close(

@@ -23,6 +23,7 @@ from hf_curriculum import (
     make_image_processor,
     read_provenance,
 )
+from hf_curriculum.data.captions import expand_captions
 from hf_curriculum.data.regions.extract import extract_regions
 from hf_curriculum.models.vision_features import cache_vision_features
 from hf_curriculum.provenance import score_values
@@ -476,7 +477,7 @@ def test_the_format_of_the_data_set_is_kept(small):
     assert lazy[0] == {"n": 1}
 
 
-@pytest.mark.parametrize("door", ["score", "fit", "embed", "extract", "cache"])
+@pytest.mark.parametrize("door", ["score", "fit", "expand", "embed", "extract", "cache"])
 def test_a_transform_is_not_applied_and_that_is_said(door, small, tmp_path, caplog):
     small = small.add_column("image_id", ["a", "a", "a"])
     lazy = small.with_transform(lambda batch: {"caption": ["RAW no more"] * len(batch["caption"])})
@@ -485,6 +486,8 @@ def test_a_transform_is_not_applied_and_that_is_said(door, small, tmp_path, capl
         assert scored["caption_length"][0] == 2
     elif door == "fit":
         WordRarity().fit(lazy)
+    elif door == "expand":
+        assert expand_captions(lazy)["caption"][:] == small["caption"][:]
     elif door == "embed":
         add_embeddings(lazy)
     elif door == "extract":
