@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ class RowsFingerprint:
         kind: the class of the data set.
         num_rows: its length.
         columns: column → part → digest, 32 hexadecimal digits. A column of text or numbers has one part, `values`;
-            images have their files' `names`, their `sizes` in bytes or their `paths`, and `samples` of their bytes.
+            images have their files' `names`, their `sizes` in bytes, their `paths`, and `samples` of their bytes.
         blocks: (column, part) → a digest of each block of `block_rows` rows, uint64, shape (blocks,); none where they
             were not kept.
     """
@@ -181,6 +182,9 @@ def _parts(
             yield "names", _digests(_file_names(paths), indices, rows)
         if content.null_count < len(content):
             yield "sizes", _digests(pc.binary_length(content), indices, rows)
+        else:
+            named = paths if indices is None else paths.take(pa.array(indices))
+            yield "sizes", _digests(_file_sizes(named), None, rows)
         yield "samples", _samples(column, indices, rows)
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         yield "sizes", _digests(pc.binary_length(column), indices, rows)
@@ -200,6 +204,20 @@ def _without_root(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     ends = pc.min_max(paths).as_py()
     shared = os.path.commonprefix([ends["min"] or "", ends["max"] or ""])  # noqa: RUF071  (cut at a separator below)
     return pc.utf8_slice_codeunits(paths, max(shared.rfind("/"), shared.rfind("\\")) + 1)
+
+
+def _file_sizes(paths: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The bytes of the files that are named, null for those that are not there."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sizes = {}
+    for path in pc.unique(paths).to_pylist():
+        with suppress(OSError, TypeError, ValueError):
+            sizes[path] = os.stat(path).st_size
+    return pa.chunked_array(
+        [pa.array(map(sizes.get, chunk.to_pylist()), pa.int64()) for chunk in paths.chunks], pa.int64()
+    )
 
 
 def _file_names(paths: pa.ChunkedArray) -> pa.ChunkedArray:

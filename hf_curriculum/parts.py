@@ -203,7 +203,7 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 def data_digest(dataset: Dataset) -> str:
     """A digest of what a scorer reads: equal rows in equal order have equal digests on any machine.
 
-    It covers all texts and numbers, the sizes of stored images, and some rows of anything large (the bytes of images,
+    It covers all texts and numbers, the sizes of all images, and some rows of anything large (the bytes of images,
     vectors), but not the paths of images, which differ between machines.
     """
     content: list[str | bytes] = []

@@ -221,7 +221,7 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
         TypeError: something that is not a `Dataset`.
         ValueError: no data set is given; a score's easy end differs, or its scorer with `same_scorer`; it has no
             provenance in one data set, or has changed since it was recorded. Or an `image_id` stands for other images
-            in another of them.
+            in another of them, or a column has another type there.
 
     Example:
         >>> joined = concat_scored([scored_in_spring, scored_in_autumn])  # doctest: +SKIP
@@ -245,7 +245,28 @@ def concat_scored(datasets: Sequence[Dataset], *, same_scorer: bool = True) -> D
         for part, made in zip(datasets, found, strict=True)
     ]
     validate_image_ids(*datasets)
-    return attach_provenance(concatenate_datasets(parts), merged)
+    try:
+        joined = concatenate_datasets(parts)
+    except ValueError as error:
+        raise _of_two_types(parts) or error from error
+    return attach_provenance(joined, merged)
+
+
+def _of_two_types(parts: Sequence[Dataset]) -> ValueError | None:
+    """The error for the first column whose types cannot be joined; None where there is none."""
+    for column in dict.fromkeys(column for part in parts for column in part.column_names):
+        first, *others = [number for number, part in enumerate(parts) if column in part.column_names]
+        for other in others:
+            try:
+                concatenate_datasets([parts[number].select_columns(column) for number in (first, other)])
+            except ValueError:
+                kinds = [parts[number].features[column] for number in (first, other)]
+                return ValueError(
+                    f"`{column}` of data set {first} is {kinds[0]}, and of data set {other} {kinds[1]}: numbers and "
+                    "texts, or two types of number, are no one column. Cast one of them to the type of the other: "
+                    f"`data.cast_column({column!r}, {kinds[0]})`, ids to Value('string')."
+                )
+    return None
 
 
 def _merged(column: str, ways: list[ScoreProvenance], same_scorer: bool) -> ScoreProvenance:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from datasets import Dataset, Features
 from datasets.features.features import FeatureType
 from datasets.fingerprint import Hasher
 from datasets.table import InMemoryTable, Table, TableBlock
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _FEW = 4096  # rows up to which single ones are looked up, which copies less than a take over all chunks
 _BLOCK = 1 << 20
@@ -185,6 +188,16 @@ def repeat_rows(
         stream.write_table(own)
     key = Hasher.hash([dataset._fingerprint, "repeated", rows.tobytes(), sink.getvalue().to_pybytes()])
     return Dataset(made.replace_schema_metadata(None), info=info, split=dataset.split, fingerprint=key)
+
+
+def warn_of_transform(datasets: Iterable[Any]) -> None:
+    """A warning where a data set has a transform, by which its rows look other than what is read here: the stored."""
+    if any(getattr(dataset, "_format_type", None) == "custom" for dataset in datasets):
+        logger.warning(
+            "The data has a transform (`with_transform`, `set_transform`), which is not applied here: texts, images "
+            "and ids are read as they are stored, and not as `data[0]` shows them. Where it changes them, apply it "
+            "first: data.with_format(None).map(..., batched=True)."
+        )
 
 
 def stored_column(

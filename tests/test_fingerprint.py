@@ -180,7 +180,7 @@ class TestImages:
         first = load_captioned(photographs("a"))
         again = load_captioned(photographs("b/c", random.Random(0).sample(range(12), 12)))
         before = fingerprint_rows(first)
-        assert list(before.columns["image"]) == ["paths", "names", "samples"]
+        assert list(before.columns["image"]) == ["paths", "names", "sizes", "samples"]
         assert before.columns == fingerprint_rows(again).columns
         first.save_to_disk(tmp_path / "saved")
         shutil.rmtree(tmp_path / "a")

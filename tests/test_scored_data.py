@@ -201,6 +201,15 @@ def test_what_is_not_joined():
         concat_scored([scored([1]), bare])
     with pytest.raises(TypeError, match="`concat_scored` was given a list that holds a DatasetDict"):
         concat_scored([DatasetDict(train=scored([1]))])
+    for first, second, told in (
+        ([7], ["007"], r"Value\('int64'\), and of data set 2 Value\('string'\)"),
+        ([1], [1.5], r"Value\('int64'\), and of data set 2 Value\('float64'\)"),
+    ):
+        parts = [scored([1]).add_column("id", first), scored([1]), scored([1]).add_column("id", second)]
+        with pytest.raises(ValueError, match=f"`id` of data set 0 is {told}.*cast_column\\('id'"):
+            concat_scored(parts)
+    unknown = scored([1]).add_column("id", [None])
+    assert concat_scored([unknown, scored([1]).add_column("id", ["a"])])["id"][:] == [None, "a"]
     with pytest.raises(ValueError, match="no data set"):
         concat_scored([])
     changed = scored([1, 2]).map(lambda row: {"noun_count": -row["noun_count"]})

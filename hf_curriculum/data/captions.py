@@ -22,6 +22,7 @@ from hf_curriculum.data.conversations import ConversationError, read_messages, t
 from hf_curriculum.data.image_files import content_ids
 from hf_curriculum.rng import hash64, mix64
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.views import warn_of_transform
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
             f"The data has a column `{CAPTION}` already, which the captions of {columns} would overwrite. Remove or "
             f"rename it first: dataset.remove_columns('{CAPTION}')."
         )
+    warn_of_transform([dataset])
     features = dataset.features.copy()
     for column in columns:
         del features[column]

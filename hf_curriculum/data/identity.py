@@ -409,7 +409,7 @@ def _is_same(first: Any, second: Any) -> bool:
     """Whether two images are known not to differ, by path, by the bytes of their files, or by their pixels."""
     if first is second or (_path(first) is not None and _path(first) == _path(second)):
         return True
-    contents = [_content(image) for image in (first, second)]
+    contents = [image_content(image) for image in (first, second)]
     if None in contents or contents[0][0] != contents[1][0]:
         return True  # not on this machine, or of different types
     return contents[0] == contents[1]
@@ -424,7 +424,8 @@ def _path(image: Any) -> str | None:
     return os.fspath(image) if isinstance(image, (str, os.PathLike)) and image else None
 
 
-def _content(image: Any) -> tuple[str, Any] | None:
+def image_content(image: Any) -> tuple[str, Any] | None:
+    """What kind of image it is, and all that makes it up; None where its file is not on this machine."""
     if isinstance(image, PILImage.Image):
         return "pixels", (image.size, image.mode, image.tobytes())
     if isinstance(image, np.ndarray):

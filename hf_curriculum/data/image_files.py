@@ -10,7 +10,7 @@ import json
 import logging
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from datasets.table import MemoryMappedTable, concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
-from hf_curriculum.config import digest, read_json, special_file, write_atomically
+from hf_curriculum.config import digest, read_array, read_json, special_file, write_atomically
 from hf_curriculum.data.images import MAX_PIXELS, UnreadableImageError, decoding_settings, to_rgb
 from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.text import write_arrow
@@ -39,6 +39,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 LOG_NAME = "unreadable_images.txt"
 _DIGEST = 16  # bytes
+DIGESTS = "image_digests.npy"
+"""The file that tells which images the features of a folder are of."""
 _ROWS = 10_000  # keys at a time
 _VERDICTS = "unreadable.json"
 _FEW = 256  # fewer images are decoded sooner than processes start
@@ -141,9 +143,7 @@ class ArrowRows:
             for row, (image, _) in enumerate(tqdm(self.images(), "Reading images", self.rows, delay=2)):
                 if image is not None:
                     digests[row] = np.frombuffer(bytes.fromhex(_digest(image)), np.uint8)
-            content = BytesIO()
-            np.save(content, digests)
-            write_atomically(kept, content.getvalue())
+            _save(kept, digests)
         return np.load(kept, mmap_mode="r")
 
     def distinct(self) -> Iterator[tuple[str, Stored]]:
@@ -249,6 +249,51 @@ def content_ids(dataset: Dataset, column: str) -> Iterator[list[str]]:
                 )
             ids.append(known[key])
         yield ids
+
+
+def image_digests(splits: Sequence[Dataset], column: str, sources: Any) -> np.ndarray:
+    """The digests of images, by split and row (images, 2): uint8 (images, 16), zeros where there is none."""
+    split, row = np.asarray(sources).reshape(-1, 2).T
+    starts = np.cumsum([0, *map(len, splits)])
+    return np.concatenate([_digests_of_rows(part, column) for part in splits])[starts[split] + row]
+
+
+def _digests_of_rows(dataset: Dataset, column: str) -> np.ndarray:
+    """The digest of each row's image, uint8 (rows, 16); a file is read again when its size or time has changed."""
+    files = stored_files(dataset, column)
+    if files is not None:
+        digests, rows = np.concatenate([file.digests() for file in files]), table_rows(dataset)
+        return digests if rows is None else digests[rows]
+    keys = [image_key(image) for image in stored_images(dataset, column)]
+    kept = _cached(digest("digests\n", *(f"{key}\0{_stamp(key)}\n" for key in keys), size=12), "digests.npy")
+    if not kept.is_file():
+        ids = tqdm(content_ids(dataset, column), "Reading images", len(dataset), delay=2, disable=None)
+        digits = "".join(image_id or "0" * 2 * _DIGEST for (image_id,) in ids)
+        _save(kept, np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, _DIGEST))
+    return np.load(kept, mmap_mode="r")
+
+
+def keep_digests(folder: Path, digests: np.ndarray, done: int, ids: Sequence[str] | None = None) -> None:
+    """Writes which images (images, 16) the features in a folder are of; a `ValueError` where one was another."""
+    file = folder / DIGESTS
+    before = read_array(file, "Delete its folder, and find the features again.") if file.is_file() else digests[:0]
+    known = min(done, len(before))
+    changed = [*np.flatnonzero((before[:known] != digests[:known]).any(axis=1)), *range(known, done)]
+    if changed:
+        first = f"image {changed[0]}" if ids is None else repr(ids[changed[0]])
+        raise ValueError(
+            f"{folder} holds features of other images: {first} has changed since they were found ({len(changed):,} of "
+            f"{done:,} have). The old image's features would be read for the new one. Name another folder, or delete "
+            "this one."
+        )
+    if len(before) != len(digests) or not np.array_equal(before, digests):
+        _save(file, digests)
+
+
+def _save(file: Path, array: np.ndarray) -> None:
+    content = BytesIO()
+    np.save(content, array)
+    write_atomically(file, content.getvalue())
 
 
 def drop_unreadable_images(

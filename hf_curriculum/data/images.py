@@ -186,9 +186,10 @@ def _upright(image: Image.Image) -> Image.Image:
 def _flatten(image: Image.Image, name: str, tags: Mapping[int, Any]) -> Image.Image:
     if image.mode in WIDE_MODES:
         values = np.asarray(image)
-        if image.mode == "I" and image.format == "PNG":  # PNG has no 32 bits: older Pillow opens 16-bit files so
+        if image.mode == "I" and image.format in ("PNG", "PPM"):  # they have no 32 bits: Pillow opens 16-bit files so
             values = values.astype(np.uint16)
-        grey = _to_bytes(_tiff_values(values, tags) if tags else values, name, stretch=True)
+        top = 1.0 if image.mode == "F" else 255.0  # one for all pictures: each one's own would exchange light and dark
+        grey = _to_bytes(_tiff_values(values, tags) if tags else values, name, (top,))
         key = image.info.get("transparency")
         if isinstance(key, int):
             grey = np.where(values == key, np.uint8(255), grey)
@@ -223,11 +224,12 @@ def _from_array(values: np.ndarray, name: str) -> Image.Image:
             f"{name} has the shape {shape}. An image is (height, width), (height, width, channels) or (channels, "
             "height, width) with 1 to 4 channels."
         )
-    return Image.fromarray(np.ascontiguousarray(_to_bytes(values, name, stretch=False)))
+    ranges = (1.0, 255.0) if values.dtype.kind == "f" else (255.0,)
+    return Image.fromarray(np.ascontiguousarray(_to_bytes(values, name, ranges)))
 
 
-def _to_bytes(values: np.ndarray, name: str, *, stretch: bool) -> np.ndarray:
-    """`values` scaled to 0…255, as uint8. `stretch`: values of no known scale are spread over it."""
+def _to_bytes(values: np.ndarray, name: str, ranges: tuple[float, ...]) -> np.ndarray:
+    """`values` scaled to 0…255, as uint8, from the first of the ranges 0…top that holds them; of uint16 all."""
     if values.dtype == np.uint8:
         return values
     if values.dtype == bool:
@@ -235,18 +237,13 @@ def _to_bytes(values: np.ndarray, name: str, *, stretch: bool) -> np.ndarray:
     if values.dtype.kind not in "uif" or not np.isfinite(values).all():
         raise UnreadableImageError(f"{name} holds {values.dtype} values that are not all finite numbers.")
     low, high = float(values.min()), float(values.max())
-    if values.dtype.kind == "f":
-        known_ranges = (1.0, 255.0)
-    elif values.dtype.itemsize == 2 and values.dtype.kind == "u":
-        known_ranges = (65535.0,)
-    else:
-        known_ranges = (255.0, 65535.0)
-    top = next((top for top in known_ranges if low >= 0 and high <= top), None)
-    if top is None and not stretch:
-        raise UnreadableImageError(
-            f"{name} holds {values.dtype} values from {low:g} to {high:g}, and no scale is known for them. If it was "
-            "normalised already, leave that to the image processor; otherwise give bytes, or floats in 0…1."
-        )
+    if values.dtype.itemsize == 2 and values.dtype.kind == "u":
+        ranges = (65535.0,)
+    top = next((top for top in ranges if low >= 0 and high <= top), None)
     if top is None:
-        values, top = values.astype(np.float64) - low, (high - low) or 1.0
+        raise UnreadableImageError(
+            f"{name} holds {values.dtype} values from {low:g} to {high:g}, and no scale is known for them: which is "
+            "white? If it was normalised already, leave that to the image processor; otherwise convert it to 8 or 16 "
+            "bits without sign, or to floats in 0…1."
+        )
     return np.round(values.astype(np.float64) * 255.0 / top).astype(np.uint8)

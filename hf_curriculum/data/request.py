@@ -21,6 +21,7 @@ from hf_curriculum.data.image_files import drop_unreadable_images, validate_regu
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
 from hf_curriculum.data.readers.outside_files import local_path, named_files, validate_folder, validate_inside
+from hf_curriculum.views import warn_of_transform
 
 UNSPLIT = "all"
 """The only key where a source has no splits."""
@@ -110,6 +111,7 @@ class Request:
         source, path, options = self.source, self.path, self.options
         if path is None:
             validate_unused(options, "the data set is loaded already")
+            warn_of_transform(_by_split(source).values())
             return choose_split(_by_split(source), split)
         if path.exists() and "::" in str(path.resolve()):
             raise ValueError(f"`datasets` reads '::' in a path as an archive's. Rename it, or link to it: {path}")

@@ -18,10 +18,12 @@ from transformers import PreTrainedModel
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest, read_json, sole_writer, write_atomically
 from hf_curriculum.data.identity import validate_image_ids
+from hf_curriculum.data.image_files import image_digests, keep_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.views import warn_of_transform
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -124,8 +126,8 @@ def cache_vision_features(
 
     Raises:
         ValueError: a column is missing, a row has no `image_id`, the folder was made by another tower, another
-            processor or of other images, `batch_size` below 1, `num_workers` below 0, features beyond float16, a model
-            without a vision tower, or whose features have another shape.
+            processor, of other images or ones that have changed since, `batch_size` below 1, `num_workers` below 0,
+            features beyond float16, a model without a vision tower, or whose features have another shape.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
         RuntimeError: another process writes the folder.
 
@@ -139,6 +141,7 @@ def cache_vision_features(
         raise ValueError(f"`num_workers={num_workers}` was given. Pass the number of processes, or 0 for none.")
     tower = _vision_tower(model)
     splits = list(dataset.values()) if isinstance(dataset, Mapping) else [dataset]
+    warn_of_transform(splits)
     keys, sources = _distinct(splits, image_column)
     folder = Path(path)
     wanted = {
@@ -150,10 +153,12 @@ def cache_vision_features(
     facts = _read_facts(folder)
     if facts is not None and facts["done"] == facts["images"] and not (folder / ".lock").exists():
         _validate_made_of(facts, wanted, folder)
+        keep_digests(folder, image_digests(splits, image_column, sources), facts["images"])
         return VisionFeatures(folder)
     with sole_writer(folder, folder / ".lock"):
         facts = _read_facts(folder) or {**wanted, "done": 0}
         _validate_made_of(facts, wanted, folder)
+        keep_digests(folder, image_digests(splits, image_column, sources), facts["done"])
         np.save(folder / _KEYS, keys)
         data = [split.with_format(None).select_columns(image_column) for split in splits]
         pixels = _Pixels(data, sources[facts["done"] :], image_processor, image_column)

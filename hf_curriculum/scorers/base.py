@@ -22,6 +22,7 @@ from hf_curriculum.data.regions.base import RegionSource
 from hf_curriculum.parts import launched_here
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, validate_choice
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.views import warn_of_transform
 from hf_curriculum.words import warn_about_words
 
 if TYPE_CHECKING:
@@ -600,4 +601,5 @@ def corpus_batches(
             reader=f"`{who}.fit` learns from it.",
             remedy="Rename the column (`dataset.rename_column`), or tell the scorer its name.",
         )
+    warn_of_transform([dataset])
     yield from dataset.with_format(None).select_columns(list(columns)).iter(batch_size=1000)

@@ -37,7 +37,7 @@ from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scorers.shared_passes import share_passes
 from hf_curriculum.scorers.visual.images import image_workers
 from hf_curriculum.shapes import validate_arguments
-from hf_curriculum.views import table_rows
+from hf_curriculum.views import table_rows, warn_of_transform
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -173,6 +173,7 @@ def splits_to_score(
 ) -> list[Split]:
     """The splits; a `ValueError` if a column is missing or exists already, or `per_image` has no `image_id`."""
     parts = dict(dataset) if isinstance(dataset, DatasetDict) else {"all": dataset}
+    warn_of_transform(parts.values())
     for part in parts.values():
         _validate_columns(part.column_names, scorers, overwrite)
     return [Split(name, part, _image_codes(part) if per_image else None) for name, part in parts.items()]

@@ -38,6 +38,7 @@ from hf_curriculum.scorers.base import Component
 from hf_curriculum.scorers.pretrained import folder_digest, load_pretrained
 from hf_curriculum.scorers.visual.images import batches_of_one_size
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.views import warn_of_transform
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ def add_per_image(
             "processes are counted from 0, which is this one alone."
         )
     splits = dict(dataset) if isinstance(dataset, DatasetDict) else {"all": dataset}
+    warn_of_transform(splits.values())
     for part in splits.values():
         require_columns(
             part.column_names,

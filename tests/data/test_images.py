@@ -68,24 +68,37 @@ class TestModes:
         ("values", "expected"),
         [
             ([0, 100, 255], [0, 100, 255]),
-            ([0, 65535], [0, 255]),
-            ([-100, 0, 100], [0, 128, 255]),
-            ([7 << 20] * 2, [0, 0]),
+            ([0, 1], [0, 1]),
+            ([0, 300], None),
+            ([0, 65535], None),
+            ([-100, 0, 100], None),
+            ([7 << 20] * 2, None),
         ],
     )
     def test_32_bit_integers(self, values, expected):
         image = Image.fromarray(np.array([values], dtype=np.int32))
         assert image.mode == "I"
-        assert np.asarray(to_rgb(image))[0, :, 0].tolist() == expected
+        self.check(image, expected)
+
+    def check(self, image, expected):
+        if expected is None:
+            with pytest.raises(UnreadableImageError, match="no scale is known for them: which is white"):
+                to_rgb(image)
+        else:
+            assert np.asarray(to_rgb(image))[0, :, 0].tolist() == expected
 
     @pytest.mark.parametrize(
         ("values", "expected"),
-        [([0, 0.5, 1], [0, 128, 255]), ([0, 9.6, 255], [0, 10, 255]), ([-1, 0, 1], [0, 128, 255])],
+        [([0, 0.5, 1], [0, 128, 255]), ([0, 9.6, 255], None), ([0, 2], None), ([-1, 0, 1], None)],
     )
     def test_floats(self, values, expected):
         image = Image.fromarray(np.array([values], dtype=np.float32))
         assert image.mode == "F"
-        assert np.asarray(to_rgb(image))[0, :, 0].tolist() == expected
+        self.check(image, expected)
+
+    def test_a_dark_pgm_of_16_bits_stays_dark(self):
+        assert to_rgb(b"P5 2 1 65535\n" + bytes([0, 200, 128, 128])).getpixel((0, 0))[0] == 1
+        assert to_rgb(b"P5 2 1 65535\n" + bytes([0, 200, 128, 128])).getpixel((1, 0))[0] == 128
 
     def test_palette(self):
         image = photograph().quantize(16)
@@ -333,8 +346,8 @@ TRANSPARENT = np.array([[[0, 0, 0, alpha] for alpha in (0, 32768, 65535)]], np.u
         (tiff(16, SHORTS, photometric=0), [255, 239, 127, 0]),  # 0 is white
         (tiff(8, np.array([0, 100, 255], np.uint8), photometric=0), [255, 155, 0]),
         (tiff(12, bytes([0xFF, 0xF0, 0x00, 0x80, 0x00, 0x00])), [255, 0, 128, 0]),
-        (tiff(32, np.array([0, 2**31, 2**32 - 1], np.uint32)), [0, 128, 255]),
-        (tiff(16, np.array([-100, 0, 155], np.int16), kind=2), [0, 100, 255]),  # spread: no scale is known
+        (tiff(32, np.array([0, 100, 255], np.uint32)), [0, 100, 255]),
+        (tiff(16, np.array([0, 100, 255], np.int16), kind=2), [0, 100, 255]),
         (tiff(32, np.array([0, 0.5, 1], np.float32), kind=3), [0, 128, 255]),
         (encoded(Image.fromarray(SHORTS), "PNG"), [0, 16, 128, 255]),
         (encoded(Image.fromarray(SHORTS), "PNG", transparency=4095), [0, 255, 128, 255]),  # on white
@@ -348,6 +361,20 @@ TRANSPARENT = np.array([[[0, 0, 0, alpha] for alpha in (0, 32768, 65535)]], np.u
 )
 def test_numbers_of_any_width_are_scaled_by_what_the_file_says(file, expected):
     assert row(file) == expected
+
+
+@pytest.mark.parametrize(
+    ("bits", "values", "kind"),
+    [
+        (32, np.array([0, 2**31, 2**32 - 1], np.uint32), 1),
+        (32, np.array([0, 300], np.int32), 2),
+        (16, np.array([-100, 0, 155], np.int16), 2),
+        (32, np.array([0, 2], np.float32), 3),
+    ],
+)
+def test_tiffs_that_do_not_say_what_is_white_are_refused(bits, values, kind):
+    with pytest.raises(UnreadableImageError, match=r"holds \w+ values from .*which is white"):
+        row(tiff(bits, values, kind=kind))
 
 
 def test_the_first_picture_of_an_animation_in_every_format():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
+from datasets import Image as ImageFeature
 from PIL import Image
 from transformers import (
     AutoImageProcessor,
@@ -35,7 +37,7 @@ from transformers import (
     YolosForObjectDetection,
 )
 
-from hf_curriculum import make_image_processor
+from hf_curriculum import load_captioned, make_image_processor
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.regions import extract as module
 from hf_curriculum.data.regions.detectors import Limits, build_torchvision, feature_map, load_detector, wrap_detector
@@ -523,6 +525,61 @@ class TestExtract:
         with pytest.raises(ValueError, match="another standardisation"):
             again(standardise=False)
 
+    @pytest.mark.parametrize("form", ["folder", "files", "captioned", "bytes"])
+    def test_an_image_that_changed_since(self, form, tmp_path):
+        photos = tmp_path / "photos"
+        photos.mkdir()
+
+        def save(name, image):  # uncompressed: all of one size
+            image.resize((64, 64)).save(photos / name)
+
+        def run(store="store"):
+            data = {f"{number}.bmp": photos / f"{number}.bmp" for number in range(3)}
+            if form == "folder":
+                data = photos
+            elif form == "captioned":
+                data = load_captioned(photos)
+            elif form == "bytes":
+                stored = [{"bytes": file.read_bytes(), "path": None} for file in data.values()]
+                data = Dataset.from_dict({"image": stored, "image_id": [*data]}).cast_column("image", ImageFeature())
+            return extract_regions(data, "scenes_clip", tmp_path / store, grid=2, progress=False)
+
+        for number in range(3):
+            save(f"{number}.bmp", IMAGES[str(number)])
+        if form == "captioned":
+            lines = "".join(f"{number}.bmp,a picture\n" for number in range(3))
+            (photos / "metadata.csv").write_text(f"file_name,caption\n{lines}")
+        before = run()
+        (photos / "0.bmp").touch()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RegionProcessor, "find", None)  # nothing is found again
+            assert torch.equal(run().features("1.bmp"), before.features("1.bmp"))
+        save("1.bmp", IMAGES["4"])
+        with pytest.raises(ValueError, match=r"holds features of other images: '1.bmp' has changed since.*1 of 3"):
+            run()
+        now = run("other")
+        assert torch.equal(now.features("0.bmp"), before.features("0.bmp"))
+        assert not torch.equal(now.features("1.bmp"), before.features("1.bmp"))
+
+    def test_a_broken_image_is_replaced_and_the_run_goes_on(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(module.StoreWriter, "save_sometimes", module.StoreWriter.save)
+        for number in range(3):
+            IMAGES[str(number)].save(tmp_path / f"{number}.png")
+        (tmp_path / "1.png").write_bytes(b"broken")
+        run = partial(extract_regions, model="scenes_clip", grid=2, batch_size=1, progress=False)
+        files = {str(number): tmp_path / f"{number}.png" for number in range(3)}
+        with pytest.raises(UnreadableImageError, match="The image '1' cannot be decoded"):
+            run(files, path=tmp_path / "store")
+        IMAGES["1"].save(tmp_path / "1.png")
+        found, whole = run(files, path=tmp_path / "store"), run(files, path=tmp_path / "whole")
+        assert all(torch.equal(found.features(name), whole.features(name)) for name in files)
+        (tmp_path / "1.png").write_bytes(b"broken")
+        with pytest.raises(UnreadableImageError):
+            run(files, path=tmp_path / "part")
+        IMAGES["4"].save(tmp_path / "0.png")
+        with pytest.raises(ValueError, match=r"'0' has changed since they were found \(1 of 1 have\)"):
+            run(files, path=tmp_path / "part")
+
     def test_by_the_processor_of_a_trained_model(self, tmp_path, grid_store):
         processor = RegionProcessor.from_store(grid_store)
         store = extract_regions({"new": IMAGES["1"]}, processor, tmp_path / "store", progress=False)
@@ -558,6 +615,11 @@ class TestExtract:
         for image_id in one:
             torch.testing.assert_close(two.features(image_id), one.features(image_id), atol=1e-3, rtol=0)
         assert two.facts["made_by"] == one.facts["made_by"]
+        again = {"model": "scenes_clip", "grid": 4, "standardise": True, "min_regions": 10, "progress": False}
+        assert list(extract_regions(tmp_path / "photos", path=tmp_path / "two", **again)) == list(two)
+        IMAGES["2"].save(tmp_path / "photos" / "1.png")
+        with pytest.raises(ValueError, match=r"'1.png' has changed since they were found \(1 of 2 have\)"):
+            extract_regions(tmp_path / "photos", path=tmp_path / "two", **again)
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["one", "photos", "three", "two"]
         wanted = RegionProcessor.from_store(one)(IMAGES["0"])["region_features"]
         torch.testing.assert_close(

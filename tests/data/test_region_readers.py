@@ -66,6 +66,60 @@ def test_boxes_of_another_folder_or_of_none(cocobu):
     np.testing.assert_array_equal(open_regions(cocobu / "cocobu_att", boxes=cocobu / "boxes")["9"].boxes, BOXES)
 
 
+def one_line(path, features, dtype):
+    boxes = base64.b64encode(np.float32([[0, 0, 8, 6]] * len(features)).tobytes()).decode()
+    numbers = base64.b64encode(np.asarray(features, dtype).tobytes()).decode()
+    path.write_text(f"9\t32\t24\t{len(features)}\t{boxes}\t{numbers}\n")
+    return path
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+def test_tables_of_float16(tmp_path, rectified):
+    features = np.random.default_rng(3).normal(size=(10, 2048)).astype(np.float16)
+    features = np.maximum(features, 0) if rectified else features
+    table = one_line(tmp_path / "half.tsv", features, "<f2")
+    with pytest.raises(
+        ValueError, match=r"`features` of image '9' in .*half.tsv holds float16 numbers.*dtype='float16'"
+    ):
+        open_regions(table)["9"]
+    store = pack_regions(open_regions(table, dtype="float16"), tmp_path / "store", progress=False)
+    np.testing.assert_array_equal(store["9"].features, features)
+    np.testing.assert_array_equal(store["9"].boxes, [[0, 0, 8, 6]] * 10)
+    with pytest.raises(ValueError, match="`dtype='int8'` was given"):
+        open_regions(table, dtype="int8")
+
+
+def test_tables_of_float32_are_never_taken_for_float16(tmp_path):
+    numbers = np.random.default_rng(3).random((10, 2048)).astype(np.float32)
+    rounded = (
+        numbers.astype(np.float16),
+        numbers.round(1),
+        numbers.round(4),
+        (numbers * 1e6).round(),
+        numbers.round(),
+    )
+    for features in (numbers, -numbers, numbers * 1e-6, numbers * 1e4, *rounded):
+        found = open_regions(one_line(tmp_path / "full.tsv", features, "<f4"))["9"]
+        np.testing.assert_array_equal(found.features, np.float32(features))
+
+
+@pytest.mark.parametrize("shape", [(2048, 7, 7), (2048, 7, 10), (8, 1, 1)])
+def test_maps_with_their_dims_first_are_refused(tmp_path, shape):
+    grid = RNG.random(shape, dtype=np.float32)
+    (tmp_path / "grids").mkdir()
+    np.save(tmp_path / "grids" / "9.npy", grid)
+    with pytest.raises(ValueError, match=r"as torch writes a map: \(dims, rows, columns\).*np.moveaxis"):
+        open_regions(tmp_path / "grids")["9"]
+    np.save(tmp_path / "grids" / "9.npy", np.moveaxis(grid, 0, -1))
+    np.testing.assert_array_equal(open_regions(tmp_path / "grids")["9"].features, grid.reshape(shape[0], -1).T)
+
+
+def test_a_folder_of_archives(tmp_path):
+    (tmp_path / "a.h5").touch()
+    with pytest.raises(ValueError, match=r"holds HDF5 files, 'a.h5' for example.*pack_regions\('FOLDER/\*.h5'"):
+        open_regions(tmp_path)
+
+
 def test_features_as_npy_and_grids(tmp_path):
     (tmp_path / "rows").mkdir()
     np.save(tmp_path / "rows" / "COCO_val2014_000000000009.npy", FEATURES)

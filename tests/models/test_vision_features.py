@@ -8,6 +8,7 @@ import pytest
 import tiny_models
 import torch
 from datasets import Dataset, DatasetDict
+from datasets import Image as ImageFeature
 from PIL import Image
 from torch.utils.data import DataLoader
 from transformers import (
@@ -198,6 +199,27 @@ def test_features_of_something_else_are_refused(model, data, tmp_path):
         model.flamingo.vision_tower.layernorm.bias[0] += 1
     with pytest.raises(ValueError, match=r"another tower.*silently wrong"):
         cache_vision_features(model, data, tmp_path, PROCESSOR)
+
+
+def test_an_image_that_changed_since_is_refused(model, tmp_path):
+    rng = np.random.default_rng(0)
+
+    def save(name):
+        Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(tmp_path / name)
+
+    rows = {"image_id": ["a", "b"], "image": [str(tmp_path / "a.bmp"), str(tmp_path / "b.bmp")]}
+    data = Dataset.from_dict(rows).cast_column("image", ImageFeature())
+    save("a.bmp")
+    save("b.bmp")
+    before = cache_vision_features(model, data, tmp_path / "features", PROCESSOR)
+    (tmp_path / "a.bmp").touch()
+    assert np.array_equal(cache_vision_features(model, data, tmp_path / "features", PROCESSOR)["b"], before["b"])
+    save("b.bmp")
+    with pytest.raises(ValueError, match=r"holds features of other images: image 1 has changed since.*1 of 2"):
+        cache_vision_features(model, data, tmp_path / "features", PROCESSOR)
+    now = cache_vision_features(model, data, tmp_path / "other", PROCESSOR)
+    assert np.array_equal(now["a"], before["a"])
+    assert not np.array_equal(now["b"], before["b"])
 
 
 def test_what_cannot_be_encoded_is_refused(model, data, tmp_path):

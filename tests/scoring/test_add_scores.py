@@ -11,10 +11,24 @@ import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, IterableDatasetDict, Value, load_from_disk
+from transformers import ViTConfig, ViTModel
 
-from hf_curriculum import CaptionLength, Combine, NounCount, Scorer, WordRarity, add_scores, read_provenance
+from hf_curriculum import (
+    CaptionLength,
+    Combine,
+    NounCount,
+    Scorer,
+    WordRarity,
+    add_scores,
+    make_image_processor,
+    read_provenance,
+)
+from hf_curriculum.data.captions import expand_captions
+from hf_curriculum.data.regions.extract import extract_regions
+from hf_curriculum.models.vision_features import cache_vision_features
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scoring.add_scores import scoring_inputs
+from hf_curriculum.scoring.per_image import add_embeddings
 from hf_curriculum.scoring.sharded import add_scores_sharded
 
 ROWS = 1500
@@ -461,6 +475,28 @@ def test_the_format_of_the_data_set_is_kept(small):
     assert list(some[0]) == ["caption"]
     lazy = add_scores(small.with_transform(lambda batch: {"n": [1] * len(batch["caption"])}), CaptionLength())
     assert lazy[0] == {"n": 1}
+
+
+@pytest.mark.parametrize("door", ["score", "fit", "expand", "embed", "extract", "cache"])
+def test_a_transform_is_not_applied_and_that_is_said(door, small, tmp_path, caplog):
+    small = small.add_column("image_id", ["a", "a", "a"])
+    lazy = small.with_transform(lambda batch: {"caption": ["RAW no more"] * len(batch["caption"])})
+    if door == "score":
+        scored = add_scores(DatasetDict({"a": small, "b": lazy}), CaptionLength())["b"].with_format(None)
+        assert scored["caption_length"][0] == 2
+    elif door == "fit":
+        WordRarity().fit(lazy)
+    elif door == "expand":
+        assert expand_captions(lazy)["caption"][:] == small["caption"][:]
+    elif door == "embed":
+        add_embeddings(lazy)
+    elif door == "extract":
+        extract_regions(lazy, "scenes_clip", tmp_path / "store", grid=2)
+    else:
+        sizes = dict.fromkeys(("hidden_size", "intermediate_size", "image_size", "patch_size"), 8)
+        tower = ViTModel(ViTConfig(**sizes, num_attention_heads=2, num_hidden_layers=1))
+        cache_vision_features(tower, lazy, tmp_path / "features", make_image_processor(8))
+    assert caplog.text.count("has a transform (`with_transform`, `set_transform`), which is not applied here") == 1
 
 
 def test_a_scored_data_set_saves_loads_and_pickles(data, tmp_path):

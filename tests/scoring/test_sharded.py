@@ -444,6 +444,22 @@ def test_the_digest_of_data(data, tmp_path):
     assert len({data_digest(one) for one in (*names, *structs)}) == 4
 
 
+def test_the_digest_of_data_knows_the_size_of_every_file(tmp_path):
+    files = [tmp_path / f"{number}.png" for number in range(600)]  # of 256 of them the bytes are read too
+    for number, file in enumerate(files):
+        file.write_bytes(bytes(number + 1))
+    data = Dataset.from_dict({"image": list(map(str, files))}).cast_column("image", Image())
+    embedded = [{"bytes": file.read_bytes(), "path": None} for file in files]
+    before = data_digest(data)
+    assert before == data_digest(Dataset.from_dict({"image": embedded}, features=data.features))
+    order = np.random.default_rng(0).permutation(600)
+    assert data_digest(data.select(order)) == data_digest(data.select(order).flatten_indices()) != before
+    files[1].write_bytes(bytes(999))
+    changed = data_digest(data)
+    files[1].unlink()
+    assert len({before, changed, data_digest(data)}) == 3
+
+
 def test_parts_of_a_single_row(data, tmp_path):
     few = data.select(range(3))
     check_same(

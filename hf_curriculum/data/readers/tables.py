@@ -401,7 +401,8 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 def validate_names(names: Iterable[str | None], source: object) -> None:
     """A `ValueError` where images stand as base64 in place of their names."""
     first = next(filter(None, names), "")
-    if first.startswith("data:image/") or (len(first) > 1000 and re.fullmatch(r"[\w+/=\s-]+", first)):
+    known = len(first) > 1000 or first.startswith(("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUkq", "TU0A"))
+    if first.startswith("data:image/") or (known and re.fullmatch(r"[\w+/=\s-]{40,}", first)):
         raise ValueError(
             f"{source} holds images as base64, {first[:30]!r}..., and names of files or bytes are read. Decode them: "
             "load it with `datasets`, dataset.map(lambda row: {'image': base64.b64decode("

@@ -470,13 +470,17 @@ NAMES = {
 """Names of arrays in an .npz: `feat` and `z` are the reference repositories', `x` bottom-up-attention.pytorch's."""
 
 
+_MOST_ROWS = 64
+"""Rows that no grid of regions has, with fewer numbers in each region than rows."""
+
+
 class FeatureFolder(FilePerImage):
     """A folder with the features of each image's regions in a file of its own: image id -> `Regions`.
 
     As the reference repositories have them: `cocobu_att/ID.npz` with the array `feat` (or `z`), or `ID.npy`. Boxes are
     in the same .npz or in a folder beside: `cocobu_box/ID.npy` for `cocobu_att`. The means over regions in `cocobu_fc`
     are not read: models take the mean themselves. A grid (rows, columns, dims) is a region per cell, whose boxes are
-    the cells.
+    the cells; a map with its dims first, as torch has it, is refused.
 
     Args:
         path: the folder; files in subfolders count.
@@ -521,6 +525,13 @@ class FeatureFolder(FilePerImage):
             raise ValueError(
                 f"The features of image {image_id!r} in {where} have the shape {features.shape}. (regions, dims) is "
                 "needed, or (rows, columns, dims) for a grid."
+            )
+        rows, dims = features.shape[0], features.shape[-1]
+        if features.ndim == 3 and rows > dims and (features.shape[1] == dims or rows >= _MOST_ROWS):
+            raise ValueError(
+                f"The features of image {image_id!r} in {where} have the shape {features.shape}, as torch writes a "
+                f"map: (dims, rows, columns). A grid is (rows, columns, dims), so that this one would be {rows} rows "
+                f"of regions of {dims} numbers. Write np.moveaxis(features, 0, -1)."
             )
         size = {name: float(parts[name]) for name in ("width", "height") if name in parts}
         found = {name: np.asarray(parts[name], np.float32) for name in ("class_scores", "confidence") if name in parts}

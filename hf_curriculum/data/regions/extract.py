@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from datasets import Dataset, Image
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import IMAGE_SUFFIXES, digest
-from hf_curriculum.data.identity import validate_image_ids
+from hf_curriculum.data.identity import image_content, validate_image_ids
+from hf_curriculum.data.image_files import image_digests, keep_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_files
@@ -26,9 +28,10 @@ from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
 from hf_curriculum.parts import launched
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.views import warn_of_transform
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import DatasetDict
 
 _POLL, _EMPTY = 0.5, "no-image"  # seconds between two looks at other processes' shares; the mark of an empty one
 
@@ -50,8 +53,9 @@ def extract_regions(
 
     Of a detector the regions are its detections, with the states that it classified them by as features; of a vision
     tower they are the cells of a grid. A run that was killed goes on where it stopped when it is called again; a
-    finished folder is opened. Under `accelerate launch` or `torchrun` each process finds the regions of its share, and
-    the first puts them together. The detector is kept with the store, for `RegionProcessor.from_store`.
+    finished folder is opened, if the images are still the same, by what their files hold. Under `accelerate launch` or
+    `torchrun` each process finds the regions of its share, and the first puts them together. The detector is kept with
+    the store, for `RegionProcessor.from_store`.
 
     Args:
         data: images and their `image_id`, rows of the same id once; a `DatasetDict` to have all splits in one; a
@@ -73,8 +77,8 @@ def extract_regions(
 
     Raises:
         ValueError: a column is missing, a row has no `image_id`, no image; a link leads out of the folder of images;
-            the store was made by another detector, from other images or holds other files; options beside a
-            `RegionProcessor`; features that are not finite.
+            the store was made by another detector, from other images or ones that have changed since, or holds other
+            files; options beside a `RegionProcessor`; features that are not finite.
         FileNotFoundError: there is no such model or folder.
         UnreadableImageError: an image cannot be decoded (a ValueError too).
 
@@ -111,13 +115,15 @@ def extract_regions(
         share = range(len(images) * rank // size, len(images) * (rank + 1) // size)
         if share:
             wanted["sources"] = [images.describe(share)]
+            done = (read_facts(folder) or {"images": 0})["images"]
+            keep_digests(folder, images.digests()[share.start : share.stop], done, images.ids[share.start :])
             writer = StoreWriter(folder, wanted, scale if processor.mean is not None else None)
             _find_all(writer, images, share, processor, num_workers, progress and rank == 0)
         else:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _EMPTY).touch()
         if size > 1:
-            _join(target, folder.parent, size, rank, dtype, scale)
+            _join(target, folder.parent, size, rank, images, {"dtype": dtype, "standardise": scale})
     return RegionStore(target)
 
 
@@ -130,7 +136,7 @@ class _Images(torch.utils.data.Dataset):
         self._splits: list[Any] = []
         given = data
         if isinstance(data, (str, Path)):
-            data = _files(Path(data))
+            data = Dataset.from_dict(dict(zip((IMAGE_ID, column), _files(Path(data)), strict=True)))
         if isinstance(data, Mapping) and not all(hasattr(part, "column_names") for part in data.values()):
             self._given, self.ids = data, [str(image_id) for image_id in data]
             self._sources = list(data)
@@ -138,7 +144,9 @@ class _Images(torch.utils.data.Dataset):
             self._given = None
             self._splits = list(data.values()) if isinstance(data, Mapping) else [data]
             self.ids, self._sources = _distinct(self._splits, column)
-            self._splits = [split.with_format(None).select_columns(column) for split in self._splits]
+            warn_of_transform(self._splits)
+            plain = [split.with_format(None).select_columns(column) for split in self._splits]
+            self._splits = [split.cast_column(column, Image(decode=False)) for split in plain]
         if not self.ids:
             where = f"folder {given}" if isinstance(given, (str, Path)) else f"{self.name} that was given"
             raise ValueError(
@@ -157,21 +165,33 @@ class _Images(torch.utils.data.Dataset):
         except UnreadableImageError as error:
             return self.ids[index], error
 
+    def digests(self) -> np.ndarray:
+        """The digests of the images' contents, uint8 (images, 16)."""
+        if self._given is None:
+            return image_digests(self._splits, self.column, self._sources)
+        found = []
+        for source in self._sources:
+            _, content = image_content(self._given[source]) or ("", ())
+            parts = content if isinstance(content, tuple) else (content,)
+            text = digest(*(part if isinstance(part, bytes) else repr(part) for part in parts), size=16)
+            found.append(bytes.fromhex(text))
+        return np.frombuffer(b"".join(found), np.uint8).reshape(-1, 16)
+
     def describe(self, share: range) -> dict[str, Any]:
         """What tells these images from others: the digest of their ids."""
         text = "\n".join(self.ids[share.start : share.stop])
         return {"prefix": "", "type": "images", "path": self.name, "images": len(share), "ids": digest(text)}
 
 
-def _files(folder: Path) -> dict[str, str]:
-    """Image id -> file of the images in a folder."""
+def _files(folder: Path) -> tuple[list[str], list[str]]:
+    """Ids and files of the images in a folder."""
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder of images at {folder}. Give a folder, or a data set.")
     left_out = LeftOut()
     files = find_files(folder, IMAGE_SUFFIXES, left_out, "files of other endings (no images)")
     left_out.report(folder, ())
     validate_inside(map(str, files), [folder], folder)
-    return {file.relative_to(folder).as_posix(): str(file) for file in files}
+    return [file.relative_to(folder).as_posix() for file in files], list(map(str, files))
 
 
 def _distinct(splits: Sequence[Any], column: str) -> tuple[list[str], list[tuple[int, int]]]:
@@ -211,6 +231,7 @@ def _is_complete(path: Path, wanted: Mapping[str, Any], images: _Images) -> bool
             f"{path} holds the regions of another {' and another '.join(differing)}. They would be silently wrong "
             "here. Name another folder, or delete this one."
         )
+    keep_digests(path, images.digests(), len(images), images.ids)
     return True
 
 
@@ -238,7 +259,7 @@ def _find_all(
     writer.finish()
 
 
-def _join(target: Path, shards: Path, size: int, rank: int, dtype: Any, standardise: Any) -> None:
+def _join(target: Path, shards: Path, size: int, rank: int, images: _Images, options: dict[str, Any]) -> None:
     """Puts the shares of all processes together, in the first; the others wait until it is done."""
     if rank > 0:
         while not _is_written(target):
@@ -248,7 +269,8 @@ def _join(target: Path, shards: Path, size: int, rank: int, dtype: Any, standard
     while not all(_is_written(part) for part in parts):
         time.sleep(_POLL)
     parts = [part for part in parts if not _is_empty(part)]
-    pack_regions(parts, target, dtype=dtype, standardise=standardise, progress=False)
+    keep_digests(target, images.digests(), 0)
+    pack_regions(parts, target, **options, progress=False)
     shutil.rmtree(shards)
 
 

@@ -78,6 +78,12 @@ def _folder_reader(path: Path) -> type[RegionSource]:
             return reader
     files = find_files(path, (".npz", ".npy", ".mat", *PICKLES))
     first = next(iter(files), None)
+    if first is None and (archives := find_files(path, (".h5", ".hdf5"))):
+        raise ValueError(
+            f"The folder {str(path)!r} holds HDF5 files, {archives[0].name!r} for example, each with the regions of "
+            "many images. Name one, or pack them into one store: `pack_regions('FOLDER/*.h5', 'STORE')`, or "
+            "`hf-curriculum features FOLDER/*.h5 STORE`."
+        )
     if first is None:
         raise ValueError(
             f"The folder {str(path)!r} holds no regions: it is no store, and has neither .npz, .npy nor .mat files, "

@@ -20,6 +20,7 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_curriculum.config import digest, sole_writer, write_atomically
+from hf_curriculum.data.image_files import DIGESTS
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.store import (
@@ -495,7 +496,7 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
     if facts is None:
         others = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
         arrays = (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets")
-        known = {FACTS, _LOCK, *(f"{name}.npy" for name in arrays)}
+        known = {FACTS, _LOCK, DIGESTS, *(f"{name}.npy" for name in arrays)}
         others = [name for name in others if name not in known and not name.startswith(f".{FACTS}")]
         if others or (folder.exists() and not folder.is_dir()):
             held = f"holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)})" if others else "is a file"

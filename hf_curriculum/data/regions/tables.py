@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,28 +45,46 @@ _ALIASES = {
     "cls_prob": "class_scores",
     "objects_conf": "confidence",
 }
+_MANY = 1024
+"""Distinct last 16 bits of float32 of which some are infinite or NaN as float16, but for a chance of 1e-14."""
 _SIX_BOX_VALUES = 2054
 """Oscar's features: 2,048 and left, top, right, bottom, width and height as shares of the image's sides."""
 
 
-def decode_floats(text: str | bytes, rows: int, *, what: str, columns: int | None = None) -> np.ndarray:
-    """Base64 of float32 as a read-only array (rows, columns), its size checked; `what` names it in errors."""
+def decode_floats(
+    text: str | bytes, rows: int, *, what: str, columns: int | None = None, dtype: str = "float32"
+) -> np.ndarray:
+    """Base64 of numbers as a read-only array (rows, columns), its size checked; `what` names it in errors."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(
             f"{what} is not base64 ({error}): {text[:40]!r}. The line is truncated, or its columns in another order."
         ) from error
-    wanted = f"{rows} rows of {columns if columns is not None else 'equally many'} float32 numbers"
-    row_bytes = 4 if columns is None else 4 * columns
-    exact = len(raw) == rows * row_bytes if columns is not None else not len(raw) % max(4 * rows, 1)
+    size = np.dtype(dtype).itemsize
+    wanted = f"{rows} rows of {columns if columns is not None else 'equally many'} {dtype} numbers"
+    exact = len(raw) == rows * size * columns if columns is not None else not len(raw) % max(size * rows, 1)
     if not exact or (rows == 0 and raw):
         raise ValueError(
             f"{what} has {len(raw)} bytes, which cannot be {wanted}. The number of boxes belongs to another line, the "
             "numbers are of another type, or the file is truncated."
         )
-    width = columns if columns is not None else len(raw) // 4 // rows if rows else 0
-    return np.frombuffer(raw, "<f4").reshape(rows, width)
+    if columns is None and size == 4:
+        _validate_float32(raw, what)
+    width = columns if columns is not None else len(raw) // size // rows if rows else 0
+    return np.frombuffer(raw, np.dtype(dtype).newbyteorder("<")).reshape(rows, width)
+
+
+def _validate_float32(raw: bytes, what: str) -> None:
+    """A `ValueError` for numbers that are float16: the last bits of many float32 would be infinite or NaN as such."""
+    last = np.frombuffer(raw, "<u2")[::2]
+    if (last & 0x7C00 == 0x7C00).any():  # of 32 float32 about one, so that this returns at once
+        return
+    if len(np.unique(last[last & 0x1FFF != 0])) >= _MANY:  # others were float16 or whole numbers before
+        raise ValueError(
+            f"{what} holds float16 numbers, two in the place of each float32: all would be wrong, and half as many. "
+            "Open the table with dtype='float16' (`open_regions`), or write the numbers as float32."
+        )
 
 
 def boxes_in_features(features: Any) -> Any:
@@ -235,10 +253,17 @@ class RegionTable(LineTable):
         path: the table, `*.tsv`.
         fields: names of its columns. Read are `image_id`, `image_w`, `image_h`, `num_boxes`, `boxes`, `features`,
             `class_scores` (or `cls_prob`), `confidence` (or `objects_conf`); LXMERT's `img_*` are the same.
+        dtype: of `features`; other numbers are float32. Features of float16 that are read as float32 are refused
+            where they are enough to be known as such, from some 2,000 numbers of an image on.
     """
 
-    def __init__(self, path: str | Path, fields: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, path: str | Path, fields: Sequence[str] | None = None, dtype: Literal["float32", "float16"] = "float32"
+    ) -> None:
         super().__init__(path)
+        if dtype not in ("float32", "float16"):
+            raise ValueError(f"`dtype={dtype!r}` was given. Features of tables are 'float32' or 'float16'.")
+        self.dtype: str = dtype
         if fields is None:
             columns = read_line(path, 0).count("\t") + 1
             if columns not in LAYOUTS:
@@ -282,7 +307,9 @@ class RegionTable(LineTable):
         arrays = {}
         for name, columns in (("boxes", 4), ("features", None), ("class_scores", None), ("confidence", 1)):
             if name in named:
-                arrays[name] = decode_floats(named[name], count, what=f"`{name}` {at}", columns=columns)
+                dtype = self.dtype if name == "features" else "float32"
+                found = decode_floats(named[name], count, what=f"`{name}` {at}", columns=columns, dtype=dtype)
+                arrays[name] = found.astype(np.float32, copy=False)
         if "boxes" in arrays:
             _validate_boxes(arrays["boxes"], width, height, f"`boxes` {at}")
         if "confidence" in arrays:

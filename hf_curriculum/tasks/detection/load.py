@@ -10,6 +10,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Image
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
+from hf_curriculum.data.identity import warn_of_several_ids
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.boxes import Annotated, fit_objects
 from hf_curriculum.data.readers.coco import OBJECTS, objects_array, read_instances, read_voc
@@ -85,6 +86,7 @@ def _read_coco(request: Request) -> Dataset:
         validate_inside(paths, [folder], path)
     rows = _rows(path, found, [one.image_id for one in found], paths, request.left_out)
     request.left_out.report(path, [rows])
+    warn_of_several_ids(rows)
     return rows
 
 

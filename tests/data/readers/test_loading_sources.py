@@ -79,10 +79,14 @@ class TestColumns:
         assert loaded["image_id"][:] == ["x", "x", "y"]
         assert loaded.column_names == ["image", "image_id", "caption"]
 
-    def test_transforms_are_removed(self):
+    def test_transforms_are_removed_with_a_word(self, caplog):
         source = rows(caption=["a", "b"])
         source.set_transform(lambda batch: {"nothing": batch["caption"]})
         assert load_captioned(source)[0]["caption"] == "a"
+        assert "has a transform (`with_transform`, `set_transform`), which is not applied here" in caplog.text
+        caplog.clear()
+        assert load_captioned(rows(caption=["a", "b"]).with_format("numpy"))[0]["caption"] == "a"
+        assert "transform" not in caplog.text
 
     def test_a_missing_column(self):
         with pytest.raises(ValueError, match=r"`caption` is not in the data, .*columns=\{'image': \.\.\."):

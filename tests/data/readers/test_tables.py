@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 
 import datasets
 import pandas as pd
+import PIL.Image
 import pytest
 from datasets import Dataset, load_from_disk
 
@@ -211,7 +213,19 @@ def test_captions_without_file_names_are_read_without_images(tmp_path):
         load_captioned(results, images=False)
 
 
-@pytest.mark.parametrize("name", ["data:image/png;base64,iVBORw0KGgo=", "iVBORw0KGgo" + "A" * 2000])
+def encoded(kind):
+    content = io.BytesIO()
+    PIL.Image.new("RGB", (3, 2)).save(content, kind)
+    return base64.b64encode(content.getvalue()).decode()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("data:image/png;base64,iVBORw0KGgo=", "iVBORw0KGgo" + "A" * 2000),
+        *map(encoded, ("PNG", "JPEG", "GIF", "WEBP", "TIFF")),
+    ],
+)
 def test_images_as_base64_are_refused_in_words(tmp_path, name):
     (tmp_path / "x.jsonl").write_text(json.dumps({"image": name, "caption": "x"}))
     for source in (tmp_path / "x.jsonl", Dataset.from_dict({"image": [name], "caption": ["x"]})):

@@ -79,6 +79,13 @@ def voc(folder, difficult="<difficult>1</difficult>"):
     return root
 
 
+def test_a_file_under_two_ids_is_a_warning(folder, caplog):
+    images = [{"id": number, "file_name": "a.jpg", "width": 100, "height": 50} for number in (1, 5)]
+    assert load_objects(instances(folder, images=images))["image_id"][:] == ["1", "5"]
+    assert "1 files of images have several ids" in caplog.text
+    assert "has the `image_id` '1' and '5'" in caplog.text
+
+
 def test_of_voc(folder, caplog):
     splits = load_objects(voc(folder))
     assert {name: part["image_id"][:] for name, part in splits.items()} == {

@@ -45,6 +45,48 @@ def test_a_folder_of_class_folders(tmp_path):
     assert class_counts(data).tolist() == [1, 1, 2]
 
 
+@pytest.mark.parametrize("place", ["images", "train/images"])
+def test_a_folder_that_is_one_level_too_high_is_refused(tmp_path, place):
+    for name in ("dog", "cat"):
+        write(tmp_path / place / name / "1.png")
+    with pytest.raises(ValueError, match=r"one folder of images, 'images', which holds.*cat, dog.*images'\."):
+        load_labelled(tmp_path)
+    assert class_names(load_labelled(tmp_path / place)) == ["cat", "dog"]
+
+
+def test_an_image_of_two_classes(tmp_path, caplog):
+    for name in "abc":
+        write(tmp_path / f"{name}.png", seed=ord(name))
+    table = tmp_path / "l.csv"
+    table.write_text("file_name,label\nc.png,cat\na.png,dog\na.png,cat\nb.png,dog\na.png,cow\n")
+    with pytest.raises(ValueError, match=r"'a.png' is of the classes 'cat' and 'dog' \(1 images are.*Remove all rows"):
+        load_labelled(table)
+    table.write_text("file_name,label\nc.png,cat\na.png,dog\nb.png,dog\n")
+    assert rows(load_labelled(table)) == [("c.png", "cat"), ("a.png", "dog"), ("b.png", "dog")]
+    content = (tmp_path / "a.png").read_bytes()  # as of two images of CIFAR-100
+    images = [{"bytes": content, "path": None}] * 2
+    features = Features({"image": Image(), "label": ClassLabel(names=["cat", "dog"])})
+    assert len(load_labelled(Dataset.from_dict({"image": images, "label": [0, 1]}, features=features))) == 2
+    assert "is of the classes 'cat' and 'dog' (1 images are of several)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["dog", "dog "], "'dog' and 'dog '"),
+        (["big dog", "big  dog"], "'big dog' and 'big  dog'"),
+        (["big dog", "big\u00a0dog"], r"'big dog' and 'big\\xa0dog'"),
+        (["caf\u00e9", "cafe\u0301"], r"'caf\\xe9' and 'cafe\\u0301'"),
+    ],
+)
+def test_names_of_classes_that_look_the_same(names, shown, tmp_path):
+    lines = [json.dumps({"file_name": f"{number}.png", "label": name}) for number, name in enumerate(names)]
+    (tmp_path / "l.jsonl").write_text("\n".join(lines))
+    write(tmp_path / "0.png"), write(tmp_path / "1.png")
+    with pytest.raises(ValueError, match=f"has the classes {shown}, which look the same"):
+        load_labelled(tmp_path / "l.jsonl")
+
+
 def test_class_folders_of_splits_share_their_classes(tmp_path):
     for place in ("train/b", "train/a", "val/b", "test/c"):
         write(tmp_path / place / "x.JPEG")

@@ -17,6 +17,7 @@ from hf_curriculum.data.text import open_text
 from hf_curriculum.provenance import read_column
 from hf_curriculum.rng import hash64
 from hf_curriculum.shapes import validate_arguments
+from hf_curriculum.words import compose
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -118,6 +119,14 @@ def encode_labels(
         names = _names_of_numbers(found, given, known or {}, source)
         return {split: list(labels) for split, labels in splits.items()}, ClassLabel(names=_distinct(names))
     in_order = sorted(found) if not isinstance(given, list) else given
+    alike: dict[str, str] = {}
+    for name in dict.fromkeys([*found, *in_order]):
+        if (other := alike.setdefault(" ".join(compose(name).split()), name)) != name:
+            raise ValueError(
+                f"{source} has the classes {other!a} and {name!a}, which look the same: they differ in "
+                "spaces, or in how letters with marks are written. Each would be learnt as a class of its own. "
+                "Write them alike."
+            )
     unknown = sorted(set(found) - set(in_order))
     if unknown:
         raise ValueError(

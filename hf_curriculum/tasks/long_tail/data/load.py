@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, IMAGE_ID, LABEL, require_columns
@@ -15,6 +17,7 @@ from hf_curriculum.data.readers.columns import as_images, with_ids
 from hf_curriculum.data.readers.folder import locate_images
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.request import Request, choose_split, is_for_datasets, keep_readable, one_or_all
+from hf_curriculum.provenance import read_column
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.long_tail.data.classes import Classes, encode_labels
 from hf_curriculum.tasks.long_tail.data.sources import class_folders, find_column, is_iwildcam, read_files
@@ -70,7 +73,8 @@ def load_labelled(
         FileNotFoundError: the path, the folder of images or the file of classes does not exist, or holds none of the
             images.
         ValueError: no reader recognises the source, a column is missing, a class folder is empty, a label is unknown,
-            an argument has no effect, or no image can be read.
+            an argument has no effect, or no image can be read. Or an image of files has two classes (of a data set
+            that is a warning), names of classes look the same, or folders of classes are in one folder.
         TypeError: the source is no data set, or a streamed one.
 
     Example:
@@ -90,9 +94,28 @@ def load_labelled(
     path = request.path
     read = _read_files if path is not None and path.exists() and _is_files(path) else _read_with_datasets
     splits = read(request, classes)
+    if several := _of_several_classes(splits):
+        problem = f"{several} An image has one class: what a model learns of it would contradict itself."
+        if read is _read_files:
+            raise ValueError(f"{problem} Remove all rows of it but one from {request.source}.")
+        logger.warning(problem)
     splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
     request.left_out.report(request.source, splits.values())
     return one_or_all(splits)
+
+
+def _of_several_classes(splits: Mapping[str, Dataset]) -> str:
+    """Which image has two classes, a sentence; "" where none has."""
+    columns = [{name: read_column(part, name) for name in (IMAGE_ID, LABEL)} for part in splits.values()]
+    table = pa.concat_tables([pa.table(of_part) for of_part in columns], promote_options="permissive")
+    least = table.group_by(IMAGE_ID).aggregate([(LABEL, "min"), (LABEL, "max")])
+    several = least.filter(pc.not_equal(least[f"{LABEL}_min"], least[f"{LABEL}_max"]))
+    if not several:
+        return ""
+    names = next(iter(splits.values())).features[LABEL].names
+    first = several.slice(0, 1).to_pylist()[0]
+    both = " and ".join(repr(names[first[f"{LABEL}_{end}"]]) for end in ("min", "max"))
+    return f"The image {first[IMAGE_ID]!r} is of the classes {both} ({len(several):,} images are of several)."
 
 
 def _is_files(path: Path) -> bool:

@@ -106,6 +106,13 @@ def class_folders(path: Path, left_out: LeftOut | None = None) -> dict[str, dict
             f"{path} has {len(empty)} class folders without an image ({', '.join(map(repr, empty[:3]))}): a class "
             "with none cannot be learnt, and its prior would be log 0. Add images, or remove the folders."
         )
+    if len(sizes) == 1 and len(inner := _folders(next(iter(splits.values())) / next(iter(sizes)))) > 1:
+        raise ValueError(
+            f"{path} has one folder of images, {next(iter(sizes))!r}, which holds folders itself "
+            f"({', '.join(entry.name for entry in inner[:3])}): all images would be of one class. Where those are the "
+            f"classes, name the folder that holds them: {str(inner[0].parent)!r}. Otherwise move the images out of "
+            "them."
+        )
     return found
 
 
