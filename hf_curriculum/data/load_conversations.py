@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, DatasetInfo, Features, Image, Json, LargeList, List, Value
+from datasets import (
+    Dataset,
+    DatasetDict,
+    DatasetInfo,
+    Features,
+    Image,
+    Json,
+    LargeList,
+    List,
+    Value,
+    load_dataset_builder,
+)
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGES, MESSAGES, require_columns
 from hf_curriculum.data.chat_forms import (
@@ -45,9 +58,16 @@ from hf_curriculum.data.images import MAX_PIXELS
 from hf_curriculum.data.readers.columns import ALIASES as COLUMNS
 from hf_curriculum.data.readers.columns import image_paths, names_captions
 from hf_curriculum.data.readers.files import content_of
-from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_parquet_beside_images
+from hf_curriculum.data.readers.folder import (
+    JSON,
+    SPLIT_FOLDERS,
+    TABLES,
+    find_files,
+    find_parquet_beside_images,
+    visible_files,
+)
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.readers.tables import Records, find_alias, shared_scalars
+from hf_curriculum.data.readers.tables import Records, find_alias, read_records, shared_scalars
 from hf_curriculum.data.request import (
     ARROW_SUFFIXES,
     UNSPLIT,
@@ -72,7 +92,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 _RULES = f"""It reads
 - a Dataset or DatasetDict, the name of a data set on the Hub, a folder written by save_to_disk, *.parquet, *.arrow;
-- .json (a list of objects) and .jsonl, compressed (.gz) or not; a folder with one of them, or with train.json, ...;
+- .json (a list of objects), .jsonl, .csv and .tsv (each cell a text), compressed (.gz) or not;
+- a folder with one of these files, or with train.json, ...;
 with one of the columns {", ".join(ALIASES[MESSAGES])}: lists of messages with `role` and `content`, with `from` and
 `value`, or with `user` and `assistant`; or with {" or ".join(map(" and ".join, PAIRS[:5]))}: texts, or such lists."""
 
@@ -109,7 +130,8 @@ def load_conversations(
     before the first text of the user.
 
     Args:
-        source: a loaded data set, a name on the Hub, a folder, or a file: .json, .jsonl, .parquet or .arrow.
+        source: a loaded data set, a name on the Hub, a folder, or a file: .json, .jsonl, .parquet, .arrow, or .csv and
+            .tsv, whose cells are texts as they stand.
         images: the folder of images that the rows name. None looks in the source's own folder, and in `images/` there.
             False loads text alone.
         columns: our name -> theirs: `{"messages": "chat", "images": "photo"}`, or `prompt` and `completion`, also
@@ -153,17 +175,20 @@ def load_conversations(
         raise ValueError(f"`ignore={ignore!r}` was given. It is a list of some of {IGNORABLE}.")
     options = {"options": load_dataset_options, "num_proc": num_proc, "bad_rows": bad_rows}
     request = Request("load_conversations", source, images, columns, split, allow_outside, **options)
-    files = {} if request.path is None or not request.path.exists() else _json_files(request.path)
+    files = {} if request.path is None or not request.path.exists() else _files_of_rows(request.path)
+    folder = request.path if request.path is not None and request.path.is_dir() else None
     if files:
         request.validate_options()
         if not allow_outside:
             validate_inside(map(str, files.values()), request.roots, source)
         splits = {name: _from_records(file, request, ignore) for name, file in choose_split(files, split).items()}
     else:
-        if request.path is not None and request.path.is_dir():  # `datasets` would load the images beside it alone
-            request = replace(request, source=find_parquet_beside_images(request.path) or source)
+        if folder is not None:  # `datasets` would load the images beside it alone
+            request = replace(request, source=find_parquet_beside_images(folder) or source)
         loaded = request.load(split)
         splits = {name: _from_dataset(part.with_format(None), request, ignore) for name, part in loaded.items()}
+    if folder is not None and not is_saved(folder):
+        _count_passed_over(folder, list(files.values()), request)
     request.validate_named_files(splits)
     checks = {"log_path": unreadable_log, "num_proc": num_proc, "max_pixels": max_pixels}
     splits = keep_readable(splits, check_images, column=IMAGES, **checks)
@@ -171,41 +196,69 @@ def load_conversations(
     return one_or_all(splits)
 
 
-def _json_files(path: Path) -> dict[str, Path]:
-    """Split → file of JSON; none where `datasets` reads the path."""
+_ROWS = (*TABLES, *JSON)
+
+
+def _files_of_rows(path: Path) -> dict[str, Path]:
+    """Split → file of JSON or of a table; none where `datasets` reads the path."""
     if path.is_file():
-        return {UNSPLIT: path} if ending(path).lower() in (".json", ".jsonl") else {}
+        if path.name.lower().endswith(_ROWS):
+            return {UNSPLIT: path}
+        if path.suffix in ARROW_SUFFIXES:
+            return {}
+        raise ValueError(f"load_conversations does not recognise {path} by its ending {ending(path)!r}. {_RULES}")
     if is_saved(path):
         return {}
-    found = sorted(file for file in path.iterdir() if ending(file).lower() in (".json", ".jsonl") and file.is_file())
-    found = [file for file in found if not file.name.startswith("dataset_info")]  # datasets' own
-    if len(found) == 1:
-        return {UNSPLIT: found[0]}
-    splits = {SPLIT_FOLDERS.get(file.name.partition(".")[0].lower()): file for file in found}
-    if found and None not in splits and len(splits) == len(found):
-        return splits
-    if not found and any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*")):
+    files = [file for file in visible_files(path, (*_ROWS, *ARROW_SUFFIXES)) if not _is_info(file)]
+    found = [file for file in files if file.suffix not in ARROW_SUFFIXES]
+    if not found and (files or any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))):
         return {}
-    names = [file.name for file in found] if found else sorted(entry.name for entry in path.iterdir())[:10]
-    why = "and it is not known which is meant: name it" if found else "of which it recognises nothing"
+    if len(files) == 1:
+        return {UNSPLIT: files[0]}
+    splits = {SPLIT_FOLDERS.get(file.name.partition(".")[0].lower()): file for file in files}
+    if files == found != [] and None not in splits and len(splits) == len(files):
+        return splits
+    names = [file.name for file in files] if files else sorted(entry.name for entry in path.iterdir())[:10]
+    why = "and it is not known which is meant: name it" if files else "of which it recognises nothing"
     raise ValueError(f"load_conversations was given {path}, which holds {names}, {why}. {_RULES}")
+
+
+def _is_info(file: Path) -> bool:
+    return file.name.startswith("dataset_info")  # datasets' own
+
+
+def _count_passed_over(folder: Path, read: Sequence[Path], request: Request) -> None:
+    """Counts the files of rows below a folder that are not `read`, or by `datasets` where none are."""
+    if not read and request.path.is_file():
+        read = [request.path]
+    elif not read:
+        read = list(chain(*load_dataset_builder(str(folder), **request.options).config.data_files.values()))
+    known = {os.path.realpath(file) for file in read}
+    others = [file for file in find_files(folder, (*_ROWS, *ARROW_SUFFIXES)) if os.path.realpath(file) not in known]
+    others = [file.relative_to(folder) for file in others if not _is_info(file)]
+    request.left_out.add("other files that may hold conversations (not read)", len(others), next(iter(others), None))
 
 
 _FIRST = 1 << 20  # characters of a file of JSON in which its first row ends
 
 
 def json_fields(path: Path) -> list[str] | None:
-    """The fields of the first row of a file of JSON, or of the one in a folder; None where it holds something else."""
+    """The fields of the first row of a file of rows, or of the one in a folder; None where it holds something else."""
     try:
-        files = _json_files(path)
+        files = _files_of_rows(path)
     except ValueError:
         return None
     for file in files.values():
         if path.is_dir() and not file.resolve().is_relative_to(path.resolve()):
             return None  # a link that leads elsewhere is not opened: reading the source refuses it
         with open_text(file) as opened:
-            text = opened.read(_FIRST).lstrip().removeprefix("[").lstrip()
+            text = opened.read(_FIRST).lstrip()
         try:
+            if ending(file).lower() in (".csv", ".tsv"):
+                reading = Request("load_conversations", file)
+                header = read_records(text.partition("\n")[0], ".csv", reading.reject, reading.left_out).header
+                return header if find_conversations(header) is not None else None
+            text = text.removeprefix("[").lstrip()
             first, _ = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             return None
@@ -435,6 +488,13 @@ def _from_records(file: Path, request: Request, ignore: Sequence[str]) -> Datase
     if not isinstance(rows, list) or not any(isinstance(row, (Mapping, list)) for row in rows):
         found = "no rows" if rows == [] else "something else than a list of objects"
         raise ValueError(f"load_conversations does not recognise {file}, which holds {found}. {_RULES}")
+    for row, items in enumerate(rows):  # one of texts and answers is a row, and no turn of one conversation
+        if isinstance(items, list) and any(pair_in(item) for item in items if isinstance(item, Mapping)):
+            raise ValueError(
+                f"{file}: {rows.place(row)} is a list of {len(items)} objects, {items[0]!r:.80}, and it is not known "
+                "whether they are rows or the turns of one conversation. Write each row on a line of its own (or call "
+                'a file of one list .json), or name the turns: {"messages": [...]}.'
+            )
     records = [row if isinstance(row, Mapping) else {MESSAGES: row} for row in rows]
     fields = list(dict.fromkeys(name for record in records for name in record))
     form = _Form.of(fields, request)

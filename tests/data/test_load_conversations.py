@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import datasets
+import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, LargeList, List, Value
 from PIL import Image as PILImage
 
 from hf_curriculum import CaptionLength, CLIPSimilarity, NounCount, add_scores, load_conversations
+from hf_curriculum.data.load_conversations import json_fields
 
 TEXT = Value("string")
 PLAIN = List({"role": TEXT, "content": TEXT})
@@ -264,6 +267,96 @@ def test_files_that_are_not_recognised(tmp_path):
         load_conversations(tmp_path)
     (tmp_path / "two.jsonl").write_text("")
     with pytest.raises(ValueError, match=r"holds \['one.json', 'two.jsonl'\], and it is not known which is meant"):
+        load_conversations(tmp_path)
+
+
+FLAT = [("prompt", "completion"), ("question", "answer"), ("query", "response"), ("user", "assistant")]
+
+
+@pytest.mark.parametrize("pair", [*FLAT, ("instruction", "output")])
+def test_a_list_of_rows_on_one_line_is_no_conversation(pair, tmp_path):
+    rows = [dict(zip(pair, texts, strict=True)) for texts in (("q1", "a1"), ("q2", "a2"))]
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    assert load_conversations(tmp_path / "x.json")["messages"][:] == [
+        [user("q1"), assistant("a1")],
+        [user("q2"), assistant("a2")],
+    ]
+    lists = [CHAT, [{**row, "image": "a.png"} for row in rows]]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lists))
+    with pytest.raises(ValueError, match=r"x\.jsonl: Line 2 is a list of 2 objects, .*rows or the turns of one"):
+        load_conversations(tmp_path / "x.jsonl")
+    (tmp_path / "x.jsonl").write_text(json.dumps({"texts": rows}))
+    assert len(load_conversations(tmp_path / "x.jsonl")[0]["messages"]) == 4
+
+
+CELLS = ["0012", "1.50", "TRUE", "False", "NA", "1e5", "+49", " 5 ", "1" * 23, "a, b", 'the "end"', "two\nlines"]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", "folder"])
+def test_cells_of_tables_are_texts_as_they_stand(ending, tmp_path):
+    rows = pd.DataFrame({"id": "007", "question": CELLS, "answer": CELLS[::-1], "system": ["", *CELLS[1:]]})
+    file = tmp_path / ("x.csv" if ending == "folder" else f"x{ending}")
+    rows.to_csv(file, index=False, sep="\t" if ending == ".tsv" else ",")
+    data = load_conversations(tmp_path if ending == "folder" else file)
+    chats = [[user(asked), assistant(answer)] for asked, answer in zip(CELLS, CELLS[::-1], strict=True)]
+    systems = [[], *([{"role": "system", "content": cell}] for cell in CELLS[1:])]
+    assert data["messages"][:] == [[*system, *chat] for system, chat in zip(systems, chats, strict=True)]
+    assert data["id"][:] == ["007"] * len(CELLS)
+    assert json_fields(file) == ["id", "question", "answer", "system"]
+
+
+def test_tables_hold_messages_and_names_of_images_too(llava):
+    rows = pd.read_json(llava, dtype=False).fillna("")
+    rows["conversations"] = rows["conversations"].map(json.dumps)
+    rows["image"] = rows["image"].map(lambda name: json.dumps(name) if isinstance(name, list) else name)
+    rows.to_csv(llava.with_suffix(".csv"), index=False)
+    table, file = (load_conversations(llava.with_suffix(end), images=llava.parent) for end in (".csv", ".json"))
+    assert table.with_format("arrow")[:].equals(file.select_columns(table.column_names).with_format("arrow")[:])
+
+
+def test_tables_are_read_strictly(tmp_path):
+    (tmp_path / "x.csv").write_text("question,answer\nwhat is it?,a dog,extra\nwhere?,here\n")
+    with pytest.raises(ValueError, match="Line 2 has more cells than the header"):
+        load_conversations(tmp_path / "x.csv")
+    assert load_conversations(tmp_path / "x.csv", bad_rows="drop")["messages"][:] == [
+        [user("where?"), assistant("here")]
+    ]
+    (tmp_path / "x.txt").write_text("question,answer\nq,a\n")
+    with pytest.raises(ValueError, match=r"load_conversations does not recognise .*x\.txt by its ending '\.txt'"):
+        load_conversations(tmp_path / "x.txt")
+
+
+@pytest.mark.parametrize(
+    ("read", "others"),
+    [
+        (["a.json"], ["sub/b.json", "sub/c.parquet"]),
+        (["train.csv", "test.csv"], ["data/z.tsv"]),
+        (["x.parquet", "y.parquet"], []),
+        (["train-0.parquet"], ["extra.parquet", "sub/a.jsonl"]),
+        (["a.json", "dataset_info.json", ".hidden/b.json"], []),
+    ],
+)
+def test_files_of_a_folder_that_are_not_read_are_counted(read, others, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    data, folder = Dataset.from_dict({"prompt": ["p"], "completion": ["c"]}), tmp_path / "chats"
+    for name in (*read, *others):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write = {".json": data.to_json, ".jsonl": data.to_json, ".parquet": data.to_parquet}
+        write.get(Path(name).suffix, data.to_csv)(folder / name)
+    loaded = load_conversations(folder)
+    parts = loaded.values() if isinstance(loaded, DatasetDict) else [loaded]
+    assert sum(map(len, parts)) == len([name for name in read if "." not in name[:1] and "info" not in name])
+    told = (
+        f"other files that may hold conversations (not read): {len(others)} ({min(others, default='')}, for example)"
+    )
+    assert (told in caplog.text) == bool(others)
+    assert all((told in part.info.description) == bool(others) for part in parts)
+
+
+def test_files_of_two_kinds_in_a_folder_are_refused(tmp_path):
+    (tmp_path / "a.json").write_text('[{"prompt": "x", "completion": "y"}]')
+    Dataset.from_dict({"prompt": ["p"], "completion": ["c"]}).to_parquet(tmp_path / "z.parquet")
+    with pytest.raises(ValueError, match=r"holds \['a.json', 'z.parquet'\], and it is not known which is meant"):
         load_conversations(tmp_path)
 
 
