@@ -147,8 +147,8 @@ def load_conversations(
             are rows that show more or fewer images than they have, and those that `ignore` names.
         ignore: takes rows that are refused otherwise, and counts them. "images": a mark such as `<image>` in a row
             without images is text. "videos", "audios": their marks are text, their columns as others. "weights": turns
-            not to be trained on (`weight: 0`, a row's `label: False`) are as all others. "tool_calls": answers that
-            only call a tool are empty.
+            not to be trained on (`weight: 0`, a row's `label: False` or 0) are as all others. "tool_calls": answers
+            that only call a tool are empty.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -186,6 +186,11 @@ def load_conversations(
         if folder is not None:  # `datasets` would load the images beside it alone
             request = replace(request, source=find_parquet_beside_images(folder) or source)
         loaded = request.load(split)
+        if request.path is not None:
+            rows = sum(len(part) for part in loaded.values() if part.info.builder_name == "csv")
+            request.left_out.add(
+                "cells of CSV as written, of which `datasets` makes numbers: name the file itself", rows
+            )
         splits = {name: _from_dataset(part.with_format(None), request, ignore) for name, part in loaded.items()}
     if folder is not None and not is_saved(folder):
         _count_passed_over(folder, list(files.values()), request)
@@ -292,7 +297,8 @@ class _Form:
     """The columns of a conversation: one of messages or two of texts, what precedes or follows these, and images.
 
     `asked` are columns of what the user says, in their order. Not kept are `media`, by `MEDIA`, `beside` the
-    conversation, and `labels` of good and bad answers. `is_named`: the caller named the column of the question.
+    conversation, `labels` of good and bad answers, and `rivals` of the column of images. `is_named`: the caller named
+    the column of the question.
     """
 
     texts: tuple[str, ...]
@@ -303,6 +309,7 @@ class _Form:
     media: tuple[tuple[str, str], ...] = ()
     beside: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
     is_named: bool = False
 
     @classmethod
@@ -337,7 +344,9 @@ class _Form:
         media = tuple((medium, name) for medium, names in MEDIA.items() for name in names if name in found)
         labels = tuple(name for name in REFUSED_LABELS if name in found and name not in needed)
         columns = (others[IMAGES], tuple(asked), others[HISTORY], others[SYSTEM])
-        return cls(texts, *columns, media, tuple(unread), labels, PROMPT in named)
+        chosen = others[IMAGES] if IMAGES not in named and request.images is not False else None
+        rivals = tuple(name for name in SHOWN if chosen and name in found and name != chosen and "url" not in name)
+        return cls(texts, *columns, media, tuple(unread), labels, rivals, PROMPT in named)
 
     @property
     def taken(self) -> list[str]:
@@ -348,7 +357,7 @@ class _Form:
     @property
     def validated(self) -> list[str]:
         """The columns that say why a row would be trained wrongly."""
-        return [*(name for _, name in self.media), *self.beside, *self.labels]
+        return [*(name for _, name in self.media), *self.beside, *self.labels, *self.rivals]
 
 
 def _validate_no_preferences(found: Sequence[str], texts: Sequence[str]) -> None:
@@ -413,12 +422,18 @@ class _Conversations:
             turns = reader.turns(texts[0])
         else:
             read = [*form.asked, form.texts[1]]
-            reader.validate_beside({name: cells[name] for name in (*read, *form.beside)}, read, form.is_named)
+            reader.validate_beside(cells, form.beside, read, form.is_named)
             turns = reader.asked_and_answered({name: cells[name] for name in form.asked}, texts[1])
         turns = [*reader.history(cells.get(form.history or "")), *turns]
         turns = reader.with_system(turns, cells.get(form.system or ""))
         for medium, column in form.media:
             reader.validate_medium(medium, cells[column])
+        for name in form.rivals:
+            if (names := _called(cells[name])) and names != _called(cells[form.images]):
+                raise ConversationError(
+                    f"it has {names!r:.80} in `{name}`, and other images in `{form.images}`. Name the column to read: "
+                    f"columns={{'images': '{form.images}'}}"
+                )
         own = [] if form.images is None or not self.named else _names(form.images, cells[form.images])
         count = len(own) if self.counts is None else int(self.counts[row])
         shows = count > 0 or not self.named
@@ -457,6 +472,12 @@ def _names(column: str, cell: Any) -> list[dict[str, Any]]:
     if None in images:
         raise ConversationError(f"its `{column}` is no name of a file: {str(cell)[:60]!r}")
     return images
+
+
+def _called(cell: Any) -> list[str]:
+    """The files that a cell names, without their folders."""
+    cell = [] if is_null(cell) else opened(said(cell)) or []
+    return [os.path.basename(str(name)) for name in (cell if isinstance(cell, (list, tuple)) else [cell])]
 
 
 def _placed(turns: list[Turn], own: list[dict[str, Any]], count: int) -> tuple[list[Turn], list[dict[str, Any]]]:
@@ -514,6 +535,12 @@ def _from_dataset(dataset: Dataset, request: Request, ignore: Sequence[str]) -> 
     """A loaded data set with `messages` and `images`; its other columns are not read or written."""
     form = _Form.of(dataset.column_names, request)
     named = form.images is None or _holds_names(dataset.features[form.images])
+    rivals = tuple(name for name in form.rivals if named and _holds_names(dataset.features[name]))
+    for name in [name for name in form.rivals if name not in rivals and "_" not in name]:
+        request.left_out.add(
+            f"images of `{name}` beside `{form.images}` (a column of its own, not shown)", len(dataset)
+        )
+    form = replace(form, rivals=rivals)
     reader = _Conversations(form, tuple(ignore), named=named)
     if not named and request.images is False:
         dataset = dataset.remove_columns(form.images)
