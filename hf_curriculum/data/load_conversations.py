@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 from datasets import (
+    ClassLabel,
     Dataset,
     DatasetDict,
     DatasetInfo,
@@ -540,7 +541,10 @@ def _from_dataset(dataset: Dataset, request: Request, ignore: Sequence[str]) -> 
         request.left_out.add(
             f"images of `{name}` beside `{form.images}` (a column of its own, not shown)", len(dataset)
         )
-    form = replace(form, rivals=rivals)
+    labels = tuple(
+        name for name in form.labels if not isinstance(dataset.features[name], ClassLabel)
+    )  # of its classes
+    form = replace(form, rivals=rivals, labels=labels)
     reader = _Conversations(form, tuple(ignore), named=named)
     if not named and request.images is False:
         dataset = dataset.remove_columns(form.images)

@@ -293,6 +293,11 @@ def test_labels_of_good_answers_and_others_pass(label, caplog):
     assert not caplog.records
 
 
+def test_classes_are_no_labels_of_good_answers():
+    kinds = Features({"messages": PLAIN, "label": datasets.ClassLabel(names=["red", "blue"])})
+    assert load_conversations(Dataset.from_dict({"messages": [CHAT], "label": [0]}, kinds))["label"][:] == [0]
+
+
 def test_weights_that_are_not_nought_are_counted(caplog):
     rows = [{"messages": [user("q"), {**assistant("a"), "weight": 0.5}]}]
     assert load_conversations(Dataset.from_list(rows))[0]["messages"] == [user("q"), assistant("a")]
