@@ -132,7 +132,9 @@ def load_conversations(
 
     Args:
         source: a loaded data set, a name on the Hub, a folder, or a file: .json, .jsonl, .parquet, .arrow, or .csv and
-            .tsv, whose cells are texts as they stand.
+            .tsv, whose cells are texts as they stand. (Of CSV on the Hub `datasets` makes numbers: a warning counts
+            its rows.) A folder with several files at its top is an error unless they are splits, or all Parquet.
+            Others below are counted.
         images: the folder of images that the rows name. None looks in the source's own folder, and in `images/` there.
             False loads text alone.
         columns: our name -> theirs: `{"messages": "chat", "images": "photo"}`, or `prompt` and `completion`, also
