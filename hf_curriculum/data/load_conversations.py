@@ -218,13 +218,13 @@ def _files_of_rows(path: Path) -> dict[str, Path]:
     if is_saved(path):
         return {}
     files = [file for file in visible_files(path, (*_ROWS, *ARROW_SUFFIXES)) if not _is_info(file)]
-    found = [file for file in files if file.suffix not in ARROW_SUFFIXES]
-    if not found and (files or any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))):
+    rows = [file for file in files if file.suffix not in ARROW_SUFFIXES]
+    if not rows and (files or any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))):
         return {}
     if len(files) == 1:
         return {UNSPLIT: files[0]}
     splits = {SPLIT_FOLDERS.get(file.name.partition(".")[0].lower()): file for file in files}
-    if files == found != [] and None not in splits and len(splits) == len(files):
+    if files == rows != [] and None not in splits and len(splits) == len(files):
         return splits
     names = [file.name for file in files] if files else sorted(entry.name for entry in path.iterdir())[:10]
     why = "and it is not known which is meant: name it" if files else "of which it recognises nothing"
