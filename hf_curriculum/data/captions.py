@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -191,8 +191,8 @@ def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int 
     of captions matters. Rows keep their order.
 
     Args:
-        dataset: one row per image-caption pair, or per conversation. Conversations without `image_id` belong to one
-            image if their `images` are the same; one without images is a unit by itself.
+        dataset: one row per image-caption pair, or per conversation. Conversations without `image_id` that share one
+            of their `images`, or are joined by others that do, count as one image; one without is a unit by itself.
         fraction: share of the images (or rows) to hold out, between 0 and 1. The number is rounded, half to even, and
             is at least 1.
         by: `"image"`: all captions of an image fall on one side. `"row"`: captions are held out one by one, as the
@@ -223,7 +223,7 @@ def hold_out(dataset: Dataset, fraction: float, *, by: str = "image", seed: int 
             "to train on. Give more data or a smaller `fraction`."
         )
     in_validation = numbers <= units[count - 1]
-    if by == "row" and IMAGE_ID in dataset.column_names:
+    if by == "row" and {IMAGE_ID, IMAGES} & set(dataset.column_names):
         _report_images_on_both_sides(dataset, in_validation)
     return DatasetDict(
         train=dataset.select(np.flatnonzero(~in_validation)), validation=dataset.select(np.flatnonzero(in_validation))
@@ -238,7 +238,7 @@ def _number_of_id(image_id: str, seed: int) -> int:
 def _image_numbers(dataset: Dataset, seed: int) -> np.ndarray:
     """A number per row that follows from its image's id and the seed: uint64 (rows,), few ids in memory at a time."""
     if IMAGE_ID not in dataset.column_names and IMAGES in dataset.column_names:
-        keys = (json.dumps(images or [row]) for row, images in enumerate(content_ids(dataset, IMAGES)))
+        keys = (json.dumps([key]) for key in _joined(content_ids(dataset, IMAGES)))
         return np.array([_number_of_id(key, seed) for key in keys], np.uint64)
     require_columns(
         dataset.column_names,
@@ -248,8 +248,11 @@ def _image_numbers(dataset: Dataset, seed: int) -> np.ndarray:
     )
     numbers, missing, start = np.zeros(len(dataset), np.uint64), 0, 0
     for batch in dataset.select_columns([IMAGE_ID]).with_format("arrow").iter(10_000):
-        missing += batch[IMAGE_ID].null_count
-        ids = batch[IMAGE_ID].cast(pa.string()).combine_chunks().drop_null().dictionary_encode()
+        ids = batch[IMAGE_ID].cast(pa.string())
+        blank = pc.equal(pc.utf8_trim_whitespace(ids), "")
+        ids = ids.filter(pc.invert(pc.or_kleene(pc.is_null(batch[IMAGE_ID], nan_is_null=True), blank)))
+        missing += len(batch) - len(ids)
+        ids = ids.combine_chunks().dictionary_encode()
         of_id = np.array([_number_of_id(image_id, seed) for image_id in ids.dictionary.to_pylist()], np.uint64)
         numbers[start : start + len(ids)] = of_id[ids.indices.to_numpy()]
         start += len(batch)
@@ -259,6 +262,22 @@ def _image_numbers(dataset: Dataset, seed: int) -> np.ndarray:
             "image. Fill the column, or remove it and let `load_captioned` derive it from the images."
         )
     return numbers
+
+
+def _joined(images: Iterable[Sequence[str]]) -> list[str | int]:
+    """For each row the first id of all images that are joined to its own by rows with several; its number without."""
+    rows = [list(row) or [number] for number, row in enumerate(images)]
+    joined = {image: image for row in rows for image in row}  # union-find: each image leads to a smaller one
+
+    def first_of(image: str | int) -> str | int:
+        while joined[image] != image:
+            joined[image] = image = joined[joined[image]]
+        return image
+
+    for row in rows:
+        firsts = [first_of(image) for image in row]
+        joined.update(dict.fromkeys(firsts, min(firsts)))
+    return [first_of(row[0]) for row in rows]
 
 
 def _report_images_on_both_sides(dataset: Dataset, in_validation: np.ndarray) -> None:

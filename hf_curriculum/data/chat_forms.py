@@ -7,6 +7,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -36,8 +37,10 @@ _BESIDE = (
     *("premise", "hypothesis", "examples", "answer", "response", "output", "completion"),
 )
 """Columns that belong to a question or answer them, and cannot be joined by a rule."""
+_OPTION = re.compile(r"(?:(?:opt?|option|choice|ending|distractor|sol)s?[ _-]?(?:[a-z]|\d+)|[a-h])", re.IGNORECASE)
+"""A column of one of the answers to choose from, as MMBench and others have them: `A`, `option_a`, `ending0`."""
 REFUSED_LABELS = ("label", "kto_tag", "is_desirable", "desirable")
-"""Columns whose `False` says that an answer is a bad one."""
+"""Columns whose `False`, or 0, says that an answer is a bad one."""
 SYSTEMS = (SYSTEM, "system_prompt", "system_message")
 PREFERENCES = (("chosen", "rejected"), ("chosen_messages", "rejected_messages"))
 _ENDS = ("{0}s", "{0}", "{0}_path", "{0}_paths", "{0}_url", "{0}_urls", "{0}_file", "{0}_files")
@@ -56,13 +59,15 @@ _OTHER_NAMES = {
 ROLE_OF: dict[str, str] = {name: role for role, names in _OTHER_NAMES.items() for name in names}
 """Names of speakers, as ShareGPT's files and their kin have them → the role."""
 _TRAINED = (
-    *("weight", "loss_weight", "loss", "loss_scale", "loss_mask", "compute_loss"),
+    *("weight", "loss_weight", "loss", "loss_scale", "loss_mask", "compute_loss", "output_with_loss"),
     *("train", "training", "trainable", "is_trainable", "do_train", "train_on"),
 )
 _SYSTEM_ROLES = ("system", "developer")
 _MASKED = ("mask", "masked")
 _RECORD = {"role", "from", "type", "text", "image", "image_url"}  # of a message, or of a part, one at least
 _CALLS = ("tool_calls", "function_call")
+_NUMBERS = ("index", "image_index", "idx")
+"""Fields of a part that say which of the row's images it shows."""
 _MARK = (  # `{0}` is a medium: <image>, <Image 1>, <image/>, <|image_pad|>, <image_token>, <ImageHere>, <__dj__image>
     r"<\|?(?:__dj__)?{0}(?:[ _:#-]?\d+|[ _-]?(?:pad|token|soft[ _]token|placeholder|here))?\s*/?\|?>|"
     r"<{0}_context>|<start_of_{0}>"
@@ -161,7 +166,7 @@ def asked_in(names: Collection[str], question: str) -> list[str]:
 
 def beside(names: Collection[str], read: Collection[str]) -> list[str]:
     """The names of what belongs to the question or the answer, and is not read."""
-    known = (*(name for group in ASKED for name in group), *_BESIDE)
+    known = dict.fromkeys((*chain(*ASKED), *_BESIDE, *filter(_OPTION.fullmatch, names)))
     return [name for name in known if name in names and name not in read]
 
 
@@ -198,6 +203,7 @@ class RowReader:
     def __init__(self, ignore: Sequence[str]) -> None:
         self.ignore = ignore
         self.notes: list[str] = []
+        self.numbers: list[int] = []  # of the images that parts show
 
     def turns(self, cell: Any, role: str | None = None) -> list[Turn]:
         """The turns of a cell: a list of items, one, or JSON text of these; or a text that `role` says."""
@@ -206,6 +212,8 @@ class RowReader:
         cell = cell if role is None else as_text(said(cell))
         if role is not None and (not isinstance(cell, (list, tuple, Mapping)) or _are_parts(cell)):
             return [Turn(role, self._parts(0, cell))]
+        if role is not None and isinstance(cell, (list, tuple)) and not any(map(_is_container, cell)):
+            raise ConversationError(f"its {role} says the list {str(cell)[:60]}, and one text or messages are needed")
         cell = opened(cell)
         if isinstance(cell, Mapping):
             cell = _rows_of(cell)
@@ -215,6 +223,11 @@ class RowReader:
 
     def asked_and_answered(self, asked: Mapping[str, Any], answer: Any) -> list[Turn]:
         """The turns of what is asked, in one cell or several to be joined, and of the answer."""
+        if is_null(said(answer)) or all(is_null(said(cell)) for cell in asked.values()):
+            raise ConversationError(
+                f"it asks {str(list(asked.values()))[:60]} and answers {str(answer)[:60]}: one of them is missing, "
+                "and two messages of one speaker would follow each other"
+            )
         cells = {name: text for name, cell in asked.items() if (text := as_text(said(cell))) not in (None, "", [], {})}
         for name, cell in cells.items() if len(cells) > 1 else ():
             if not isinstance(cell, str):
@@ -229,10 +242,12 @@ class RowReader:
         question = "\n".join(cells.values()) if len(cells) > 1 else next(iter((cells or asked).values()))
         return _continued(self.turns(question, "user"), self.turns(answer, "assistant"))
 
-    def validate_beside(self, cells: Mapping[str, Any], read: Sequence[str], is_named: bool) -> None:
-        """Raises if a row has more that belongs to its question or answer; notes it where those read were named."""
+    def validate_beside(
+        self, cells: Mapping[str, Any], more: Sequence[str], read: Sequence[str], is_named: bool
+    ) -> None:
+        """Raises if a row has `more` that belongs to its question or answer; notes it where those read were named."""
         texts = [said(cells[name]) for name in read]
-        for name in beside(cells, read):
+        for name in more:
             cell = said(cells[name])
             if is_null(cell) or cell in ("", [], {}) or cell in texts:
                 continue
@@ -247,14 +262,15 @@ class RowReader:
 
     def validate_label(self, name: str, cell: Any) -> None:
         """Raises if a row's answer is labelled as a bad one, unless `ignore` has weights."""
-        if _plain(cell) is not False:
+        value = _plain(cell)
+        if is_null(value) or value in ("", [], {}) or not _says_no(value):
             return
         if "weights" not in self.ignore:
             raise ConversationError(
-                f"it has `{name}`: False, so its answer is a bad one (as TRL's KTOTrainer reads it), and would be "
+                f"it has `{name}`: {value!r}, so its answer is a bad one (as TRL's KTOTrainer reads it), and would be "
                 'trained as a good one (ignore=["weights"] takes it so)'
             )
-        self.notes.append(f"answers with `{name}`: False (taken as all others)")
+        self.notes.append(f"answers with `{name}`: {value!r} (taken as all others)")
 
     def history(self, cell: Any) -> list[Turn]:
         """Earlier turns: pairs of texts, or items."""
@@ -349,8 +365,11 @@ class RowReader:
     def _part(self, number: int, part: Any) -> Part:
         said, image, read = read_part(number, part)
         if isinstance(part, Mapping):
-            others = (name for name, value in part.items() if value not in (None, "", [], {}) and name not in read)
+            others = [name for name, value in part.items() if value not in (None, "", [], {}) and name not in read]
             self.notes += [f"field `{name}` of parts (not kept)" for name in others]
+            if said is None and image is None:
+                numbers = (str(part[name]).removesuffix(".0") for name in others if name in _NUMBERS)
+                self.numbers += [int(number) for number in numbers if number.isdecimal()]
         if said is not None or image is None:
             return PLACEHOLDER if said is None else said
         stored = stored_image(image)
@@ -360,6 +379,7 @@ class RowReader:
 
     def with_marks(self, turns: list[Turn], shows: bool) -> list[Turn]:
         """The turns with images where texts mark them; with `ignore`, only where the row `shows` images."""
+        _validate_rising(self.numbers, "parts")
         texts = [part for turn in turns for part in turn.texts]
         if not any(sign in text for text in texts for sign in "<[{"):
             return turns
@@ -377,8 +397,7 @@ class RowReader:
             self.notes += ["marks of images that a row does not have (read as text)"] * len(marks)
             return turns
         numbers = [int(digits) for mark in marks if mark[2] for digits in re.findall(r"\d+", mark[2])]
-        if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-            raise ConversationError(f"its marks number the images {numbers}, and they are read in rising order alone")
+        _validate_rising(numbers, "marks")
         return [
             turn
             if pattern is _LOOSE_MARK and turn.role == "assistant"
@@ -408,6 +427,11 @@ class RowReader:
                 f'(ignore=["{medium}"] takes it so)'
             )
         self.notes.append(f"{medium} of conversations (not read)")
+
+
+def _validate_rising(numbers: Sequence[int], what: str) -> None:
+    if numbers and list(numbers) != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise ConversationError(f"its {what} number the images {numbers}, and they are read in rising order alone")
 
 
 def _first(names: Iterable[str], fields: Collection[str]) -> str | None:
@@ -492,6 +516,10 @@ def opened(cell: Any) -> Any:
     return value if isinstance(value, (list, dict)) else cell
 
 
+def _is_container(cell: Any) -> bool:
+    return isinstance(opened(cell), (Mapping, list, tuple))
+
+
 def _plain(value: Any) -> Any:
     return value.value() if isinstance(value, JsonText) else value
 
@@ -504,7 +532,9 @@ def _rows_of(cell: Mapping[str, Any]) -> list[Any]:
     return [cell]
 
 
+def _says_no(value: Any) -> bool:
+    return value.strip().lower() in ("0", "0.0", "false", "no") if isinstance(value, str) else not value
+
+
 def _says_untrained(name: str, value: Any) -> bool:
-    if isinstance(value, str):
-        value = value.strip().lower() not in ("0", "0.0", "false", "no")
-    return (name in _TRAINED and not value) or (name in _MASKED and value is not False and bool(value))
+    return (name in _TRAINED and _says_no(value)) or (name in _MASKED and not _says_no(value))

@@ -370,7 +370,10 @@ def _codes(parts: Sequence[Dataset], column: str, field: str | None = None) -> t
     """The distinct texts of a column, and which of them each row has, int32 (rows,), -1 for null."""
     chunks = [chunk for part in parts for chunk in _chunks(part, column, field)]
     if not all(pa.types.is_string(chunk.type) for chunk in chunks):
-        chunks = [chunk.cast(pa.large_string()) for chunk in chunks]
+        missing = (pc.is_null(chunk, nan_is_null=True) for chunk in chunks)  # pandas writes NaN for no id
+        chunks = [
+            pc.if_else(nan, None, chunk.cast(pa.large_string())) for nan, chunk in zip(missing, chunks, strict=True)
+        ]
     found = pa.chunked_array(chunks, chunks[0].type if chunks else pa.string()).dictionary_encode().chunks
     codes = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in found]
     return found[0].dictionary if found else pa.array([], pa.string()), np.concatenate([np.zeros(0, np.int32), *codes])

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, DatasetInfo, Features, Image, Json, LargeList, List, Value
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    DatasetInfo,
+    Features,
+    Image,
+    Json,
+    LargeList,
+    List,
+    Value,
+    load_dataset_builder,
+)
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGES, MESSAGES, require_columns
 from hf_curriculum.data.chat_forms import (
@@ -45,9 +59,16 @@ from hf_curriculum.data.images import MAX_PIXELS
 from hf_curriculum.data.readers.columns import ALIASES as COLUMNS
 from hf_curriculum.data.readers.columns import image_paths, names_captions
 from hf_curriculum.data.readers.files import content_of
-from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_parquet_beside_images
+from hf_curriculum.data.readers.folder import (
+    JSON,
+    SPLIT_FOLDERS,
+    TABLES,
+    find_files,
+    find_parquet_beside_images,
+    visible_files,
+)
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.readers.tables import Records, find_alias, shared_scalars
+from hf_curriculum.data.readers.tables import Records, find_alias, read_records, shared_scalars
 from hf_curriculum.data.request import (
     ARROW_SUFFIXES,
     UNSPLIT,
@@ -72,7 +93,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 _RULES = f"""It reads
 - a Dataset or DatasetDict, the name of a data set on the Hub, a folder written by save_to_disk, *.parquet, *.arrow;
-- .json (a list of objects) and .jsonl, compressed (.gz) or not; a folder with one of them, or with train.json, ...;
+- .json (a list of objects), .jsonl, .csv and .tsv (each cell a text), compressed (.gz) or not;
+- a folder with one of these files, or with train.json, ...;
 with one of the columns {", ".join(ALIASES[MESSAGES])}: lists of messages with `role` and `content`, with `from` and
 `value`, or with `user` and `assistant`; or with {" or ".join(map(" and ".join, PAIRS[:5]))}: texts, or such lists."""
 
@@ -109,7 +131,10 @@ def load_conversations(
     before the first text of the user.
 
     Args:
-        source: a loaded data set, a name on the Hub, a folder, or a file: .json, .jsonl, .parquet or .arrow.
+        source: a loaded data set, a name on the Hub, a folder, or a file: .json, .jsonl, .parquet, .arrow, or .csv and
+            .tsv, whose cells are texts as they stand. (Of CSV on the Hub `datasets` makes numbers: a warning counts
+            its rows.) A folder with several files at its top is an error unless they are splits, or all Parquet.
+            Others below are counted.
         images: the folder of images that the rows name. None looks in the source's own folder, and in `images/` there.
             False loads text alone.
         columns: our name -> theirs: `{"messages": "chat", "images": "photo"}`, or `prompt` and `completion`, also
@@ -125,8 +150,8 @@ def load_conversations(
             are rows that show more or fewer images than they have, and those that `ignore` names.
         ignore: takes rows that are refused otherwise, and counts them. "images": a mark such as `<image>` in a row
             without images is text. "videos", "audios": their marks are text, their columns as others. "weights": turns
-            not to be trained on (`weight: 0`, a row's `label: False`) are as all others. "tool_calls": answers that
-            only call a tool are empty.
+            not to be trained on (`weight: 0`, a row's `label: False` or 0) are as all others. "tool_calls": answers
+            that only call a tool are empty.
         load_dataset_options: further arguments of `datasets.load_dataset`, for sources that it loads.
 
     Returns:
@@ -153,17 +178,25 @@ def load_conversations(
         raise ValueError(f"`ignore={ignore!r}` was given. It is a list of some of {IGNORABLE}.")
     options = {"options": load_dataset_options, "num_proc": num_proc, "bad_rows": bad_rows}
     request = Request("load_conversations", source, images, columns, split, allow_outside, **options)
-    files = {} if request.path is None or not request.path.exists() else _json_files(request.path)
+    files = {} if request.path is None or not request.path.exists() else _files_of_rows(request.path)
+    folder = request.path if request.path is not None and request.path.is_dir() else None
     if files:
         request.validate_options()
         if not allow_outside:
             validate_inside(map(str, files.values()), request.roots, source)
         splits = {name: _from_records(file, request, ignore) for name, file in choose_split(files, split).items()}
     else:
-        if request.path is not None and request.path.is_dir():  # `datasets` would load the images beside it alone
-            request = replace(request, source=find_parquet_beside_images(request.path) or source)
+        if folder is not None:  # `datasets` would load the images beside it alone
+            request = replace(request, source=find_parquet_beside_images(folder) or source)
         loaded = request.load(split)
+        if request.path is not None:
+            rows = sum(len(part) for part in loaded.values() if part.info.builder_name == "csv")
+            request.left_out.add(
+                "cells of CSV as written, of which `datasets` makes numbers: name the file itself", rows
+            )
         splits = {name: _from_dataset(part.with_format(None), request, ignore) for name, part in loaded.items()}
+    if folder is not None and not is_saved(folder):
+        _count_passed_over(folder, list(files.values()), request)
     request.validate_named_files(splits)
     checks = {"log_path": unreadable_log, "num_proc": num_proc, "max_pixels": max_pixels}
     splits = keep_readable(splits, check_images, column=IMAGES, **checks)
@@ -171,41 +204,69 @@ def load_conversations(
     return one_or_all(splits)
 
 
-def _json_files(path: Path) -> dict[str, Path]:
-    """Split → file of JSON; none where `datasets` reads the path."""
+_ROWS = (*TABLES, *JSON)
+
+
+def _files_of_rows(path: Path) -> dict[str, Path]:
+    """Split → file of JSON or of a table; none where `datasets` reads the path."""
     if path.is_file():
-        return {UNSPLIT: path} if ending(path).lower() in (".json", ".jsonl") else {}
+        if path.name.lower().endswith(_ROWS):
+            return {UNSPLIT: path}
+        if path.suffix in ARROW_SUFFIXES:
+            return {}
+        raise ValueError(f"load_conversations does not recognise {path} by its ending {ending(path)!r}. {_RULES}")
     if is_saved(path):
         return {}
-    found = sorted(file for file in path.iterdir() if ending(file).lower() in (".json", ".jsonl") and file.is_file())
-    found = [file for file in found if not file.name.startswith("dataset_info")]  # datasets' own
-    if len(found) == 1:
-        return {UNSPLIT: found[0]}
-    splits = {SPLIT_FOLDERS.get(file.name.partition(".")[0].lower()): file for file in found}
-    if found and None not in splits and len(splits) == len(found):
-        return splits
-    if not found and any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*")):
+    files = [file for file in visible_files(path, (*_ROWS, *ARROW_SUFFIXES)) if not _is_info(file)]
+    rows = [file for file in files if file.suffix not in ARROW_SUFFIXES]
+    if not rows and (files or any(file.suffix in ARROW_SUFFIXES for file in path.rglob("*"))):
         return {}
-    names = [file.name for file in found] if found else sorted(entry.name for entry in path.iterdir())[:10]
-    why = "and it is not known which is meant: name it" if found else "of which it recognises nothing"
+    if len(files) == 1:
+        return {UNSPLIT: files[0]}
+    splits = {SPLIT_FOLDERS.get(file.name.partition(".")[0].lower()): file for file in files}
+    if files == rows != [] and None not in splits and len(splits) == len(files):
+        return splits
+    names = [file.name for file in files] if files else sorted(entry.name for entry in path.iterdir())[:10]
+    why = "and it is not known which is meant: name it" if files else "of which it recognises nothing"
     raise ValueError(f"load_conversations was given {path}, which holds {names}, {why}. {_RULES}")
+
+
+def _is_info(file: Path) -> bool:
+    return file.name.startswith("dataset_info")  # datasets' own
+
+
+def _count_passed_over(folder: Path, read: Sequence[Path], request: Request) -> None:
+    """Counts the files of rows below a folder that are not `read`, or by `datasets` where none are."""
+    if not read and request.path.is_file():
+        read = [request.path]
+    elif not read:
+        read = list(chain(*load_dataset_builder(str(folder), **request.options).config.data_files.values()))
+    known = {os.path.realpath(file) for file in read}
+    others = [file for file in find_files(folder, (*_ROWS, *ARROW_SUFFIXES)) if os.path.realpath(file) not in known]
+    others = [file.relative_to(folder) for file in others if not _is_info(file)]
+    request.left_out.add("other files that may hold conversations (not read)", len(others), next(iter(others), None))
 
 
 _FIRST = 1 << 20  # characters of a file of JSON in which its first row ends
 
 
 def json_fields(path: Path) -> list[str] | None:
-    """The fields of the first row of a file of JSON, or of the one in a folder; None where it holds something else."""
+    """The fields of the first row of a file of rows, or of the one in a folder; None where it holds something else."""
     try:
-        files = _json_files(path)
+        files = _files_of_rows(path)
     except ValueError:
         return None
     for file in files.values():
         if path.is_dir() and not file.resolve().is_relative_to(path.resolve()):
             return None  # a link that leads elsewhere is not opened: reading the source refuses it
         with open_text(file) as opened:
-            text = opened.read(_FIRST).lstrip().removeprefix("[").lstrip()
+            text = opened.read(_FIRST).lstrip()
         try:
+            if ending(file).lower() in (".csv", ".tsv"):
+                reading = Request("load_conversations", file)
+                header = read_records(text.partition("\n")[0], ".csv", reading.reject, reading.left_out).header
+                return header if find_conversations(header) is not None else None
+            text = text.removeprefix("[").lstrip()
             first, _ = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             return None
@@ -239,7 +300,8 @@ class _Form:
     """The columns of a conversation: one of messages or two of texts, what precedes or follows these, and images.
 
     `asked` are columns of what the user says, in their order. Not kept are `media`, by `MEDIA`, `beside` the
-    conversation, and `labels` of good and bad answers. `is_named`: the caller named the column of the question.
+    conversation, `labels` of good and bad answers, and `rivals` of the column of images. `is_named`: the caller named
+    the column of the question.
     """
 
     texts: tuple[str, ...]
@@ -250,6 +312,7 @@ class _Form:
     media: tuple[tuple[str, str], ...] = ()
     beside: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
     is_named: bool = False
 
     @classmethod
@@ -284,7 +347,9 @@ class _Form:
         media = tuple((medium, name) for medium, names in MEDIA.items() for name in names if name in found)
         labels = tuple(name for name in REFUSED_LABELS if name in found and name not in needed)
         columns = (others[IMAGES], tuple(asked), others[HISTORY], others[SYSTEM])
-        return cls(texts, *columns, media, tuple(unread), labels, PROMPT in named)
+        chosen = others[IMAGES] if IMAGES not in named and request.images is not False else None
+        rivals = tuple(name for name in SHOWN if chosen and name in found and name != chosen and "url" not in name)
+        return cls(texts, *columns, media, tuple(unread), labels, rivals, PROMPT in named)
 
     @property
     def taken(self) -> list[str]:
@@ -295,7 +360,7 @@ class _Form:
     @property
     def validated(self) -> list[str]:
         """The columns that say why a row would be trained wrongly."""
-        return [*(name for _, name in self.media), *self.beside, *self.labels]
+        return [*(name for _, name in self.media), *self.beside, *self.labels, *self.rivals]
 
 
 def _validate_no_preferences(found: Sequence[str], texts: Sequence[str]) -> None:
@@ -360,12 +425,18 @@ class _Conversations:
             turns = reader.turns(texts[0])
         else:
             read = [*form.asked, form.texts[1]]
-            reader.validate_beside({name: cells[name] for name in (*read, *form.beside)}, read, form.is_named)
+            reader.validate_beside(cells, form.beside, read, form.is_named)
             turns = reader.asked_and_answered({name: cells[name] for name in form.asked}, texts[1])
         turns = [*reader.history(cells.get(form.history or "")), *turns]
         turns = reader.with_system(turns, cells.get(form.system or ""))
         for medium, column in form.media:
             reader.validate_medium(medium, cells[column])
+        for name in form.rivals:
+            if (names := _called(cells[name])) and names != _called(cells[form.images]):
+                raise ConversationError(
+                    f"it has {names!r:.80} in `{name}`, and other images in `{form.images}`. Name the column to read: "
+                    f"columns={{'images': '{form.images}'}}"
+                )
         own = [] if form.images is None or not self.named else _names(form.images, cells[form.images])
         count = len(own) if self.counts is None else int(self.counts[row])
         shows = count > 0 or not self.named
@@ -406,6 +477,12 @@ def _names(column: str, cell: Any) -> list[dict[str, Any]]:
     return images
 
 
+def _called(cell: Any) -> list[str]:
+    """The files that a cell names, without their folders."""
+    cell = [] if is_null(cell) else opened(said(cell)) or []
+    return [os.path.basename(str(name)) for name in (cell if isinstance(cell, (list, tuple)) else [cell])]
+
+
 def _placed(turns: list[Turn], own: list[dict[str, Any]], count: int) -> tuple[list[Turn], list[dict[str, Any]]]:
     """Turns that show as many images as the row has, and those images that the row names, in their order."""
     shown = [part for turn in turns for part in turn.parts if not isinstance(part, str)]
@@ -435,6 +512,13 @@ def _from_records(file: Path, request: Request, ignore: Sequence[str]) -> Datase
     if not isinstance(rows, list) or not any(isinstance(row, (Mapping, list)) for row in rows):
         found = "no rows" if rows == [] else "something else than a list of objects"
         raise ValueError(f"load_conversations does not recognise {file}, which holds {found}. {_RULES}")
+    for row, items in enumerate(rows):  # one of texts and answers is a row, and no turn of one conversation
+        if isinstance(items, list) and any(pair_in(item) for item in items if isinstance(item, Mapping)):
+            raise ValueError(
+                f"{file}: {rows.place(row)} is a list of {len(items)} objects, {items[0]!r:.80}, and it is not known "
+                "whether they are rows or the turns of one conversation. Write each row on a line of its own (or call "
+                'a file of one list .json), or name the turns: {"messages": [...]}.'
+            )
     records = [row if isinstance(row, Mapping) else {MESSAGES: row} for row in rows]
     fields = list(dict.fromkeys(name for record in records for name in record))
     form = _Form.of(fields, request)
@@ -454,6 +538,15 @@ def _from_dataset(dataset: Dataset, request: Request, ignore: Sequence[str]) -> 
     """A loaded data set with `messages` and `images`; its other columns are not read or written."""
     form = _Form.of(dataset.column_names, request)
     named = form.images is None or _holds_names(dataset.features[form.images])
+    rivals = tuple(name for name in form.rivals if named and _holds_names(dataset.features[name]))
+    for name in [name for name in form.rivals if name not in rivals and "_" not in name]:
+        request.left_out.add(
+            f"images of `{name}` beside `{form.images}` (a column of its own, not shown)", len(dataset)
+        )
+    labels = tuple(
+        name for name in form.labels if not isinstance(dataset.features[name], ClassLabel)
+    )  # of its classes
+    form = replace(form, rivals=rivals, labels=labels)
     reader = _Conversations(form, tuple(ignore), named=named)
     if not named and request.images is False:
         dataset = dataset.remove_columns(form.images)

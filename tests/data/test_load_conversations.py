@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import datasets
+import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, LargeList, List, Value
 from PIL import Image as PILImage
 
 from hf_curriculum import CaptionLength, CLIPSimilarity, NounCount, add_scores, load_conversations
+from hf_curriculum.data.load_conversations import json_fields
 
 TEXT = Value("string")
 PLAIN = List({"role": TEXT, "content": TEXT})
@@ -209,6 +212,171 @@ def test_rows_that_cannot_be_read_are_named_and_counted(row, problem, llava):
         load_conversations(llava, images=llava.parent / "train2017")
 
 
+QUESTION = {"question": "Which?", "answer": "B"}
+MMBENCH = {"A": "a dog", "B": "a cat", "C": float("nan"), "D": None}
+
+
+@pytest.mark.parametrize("kind", ["json", "dataset", "csv"])
+@pytest.mark.parametrize(
+    ("row", "problem", "ignore"),
+    [
+        *(
+            (
+                {"prompt": "q", "completion": "a", name: value},
+                f"it has `{name}`: {value!r}, so its answer is a bad",
+                "weights",
+            )
+            for name, value in [
+                ("label", 0),
+                ("label", "False"),
+                ("desirable", "0"),
+                ("kto_tag", "no"),
+                ("label", False),
+            ]
+        ),
+        ({**QUESTION, **MMBENCH}, "it has `A`, which is no part of the conversation", None),
+        *(
+            ({**QUESTION, name: "a dog"}, f"it has `{name}`, which is no part of the conversation", None)
+            for name in ("option_a", "option1", "choice_d", "opa", "ending0", "distractor3", "E")
+        ),
+        (
+            {"query": "q", "response": "a", "history": [["Hi.", None]]},
+            "it asks .*'Hi.'.* and answers None: one of",
+            None,
+        ),
+        (
+            {"query": "q", "response": "a", "history": [[None, "Hi."]]},
+            "it asks .*None.* and answers Hi.: one of",
+            None,
+        ),
+        ({"texts": [{"user": "a", "assistant": None}, {"user": "b", "assistant": "c"}]}, "it asks .*'a'.* None", None),
+        (
+            {"conversation": [{"input": "q", "output": "a", "output_with_loss": False}]},
+            "has `output_with_loss`: False",
+            "weights",
+        ),
+        ({"messages": [user("q"), {**assistant("a"), "weight": 0}]}, "has `weight`: 0", "weights"),
+    ],
+)
+def test_rows_that_would_be_trained_wrongly_are_refused(row, problem, ignore, kind, tmp_path):
+    if kind == "dataset":
+        source = Dataset.from_list([row])
+    elif kind == "json":
+        (source := tmp_path / "x.json").write_text(json.dumps([row]))
+    else:
+        cells = {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in row.items()}
+        pd.DataFrame([cells]).to_csv(source := tmp_path / "x.csv", index=False)
+        problem = problem.replace(": 0,", ": '0',").replace(": False,", ": 'False',") if "bad" in problem else problem
+    with pytest.raises(ValueError, match=f"1 of the 1 conversations .*{problem}"):
+        load_conversations(source)
+    if ignore:
+        said = [turn["content"] for turn in load_conversations(source, ignore=[ignore])[0]["messages"]]
+        assert said == ["q", "a"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"instruction": "q", "output": ["a", "b"]}, r"its assistant says the list \['a', 'b'\]"),
+        ({"prompt": [1, 2], "completion": "a"}, r"its user says the list \[1, 2\]"),
+    ],
+)
+def test_lists_of_texts_are_no_messages(row, said):
+    with pytest.raises(ValueError, match=f"Row 0 .*{said}, and one text or messages are needed"):
+        load_conversations(Dataset.from_list([row]))
+
+
+@pytest.mark.parametrize("label", [1, "1", True, "True", "true", "", None, 2, "good"])
+def test_labels_of_good_answers_and_others_pass(label, caplog):
+    rows = [{"prompt": "q", "completion": "a", "label": label}]
+    assert load_conversations(Dataset.from_list(rows))[0] == {"messages": [user("q"), assistant("a")], "label": label}
+    assert not caplog.records
+
+
+def test_classes_are_no_labels_of_good_answers():
+    kinds = Features({"messages": PLAIN, "label": datasets.ClassLabel(names=["red", "blue"])})
+    assert load_conversations(Dataset.from_dict({"messages": [CHAT], "label": [0]}, kinds))["label"][:] == [0]
+
+
+def test_weights_that_are_not_nought_are_counted(caplog):
+    rows = [{"messages": [user("q"), {**assistant("a"), "weight": 0.5}]}]
+    assert load_conversations(Dataset.from_list(rows))[0]["messages"] == [user("q"), assistant("a")]
+    assert "field `weight` of messages (not kept): 1" in caplog.text
+
+
+def colours(row):
+    return [image.convert("RGB").getpixel((0, 0)) for image in row["images"]]
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A folder with a red image, a blue one, and another folder with the red one."""
+    for place in (tmp_path, tmp_path / "all"):
+        place.mkdir(exist_ok=True)
+        for colour in ("red", "blue"):
+            PILImage.new("RGB", (4, 4), colour).save(place / f"{colour}.png")
+    return tmp_path
+
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+@pytest.mark.parametrize("name", ["index", "image_index"])
+@pytest.mark.parametrize(("numbers", "reads"), [([0, 1], True), ([1, 2], True), ([1, 0], False), ([0, 0], False)])
+def test_parts_that_number_the_images_stand_in_their_order(name, numbers, reads, two):
+    first, second = ({"type": "image", name: number} for number in numbers)
+    row = {"messages": [user([text("one:"), first, text("other:"), second]), assistant("x")]}
+    (two / "x.json").write_text(json.dumps([{**row, "images": ["red.png", "blue.png"]}]))
+    for source in (two / "x.json", datasets.load_dataset("json", data_files=str(two / "x.json"), split="train")):
+        if reads:
+            loaded = load_conversations(source, images=two)[0]
+            assert loaded["messages"][0]["content"] == [text("one:"), IMAGE, text("other:"), IMAGE]
+            assert colours(loaded) == [RED, BLUE]
+        else:
+            with pytest.raises(ValueError, match=rf"its parts number the images \[{numbers[0]}, {numbers[1]}\], and"):
+                load_conversations(source, images=two)
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"image": "blue.png", "images": ["red.png"]}, None),
+        ({"image": "red.png", "images": []}, None),
+        ({"image": "red.png", "image_path": "blue.png"}, None),
+        ({"image": "all/red.png", "images": ["red.png"]}, [RED]),
+        ({"image": None, "images": ["red.png", "blue.png"]}, [RED, BLUE]),
+        ({"image": "red.png", "image_url": "https://a.b/c.png"}, [RED]),
+    ],
+)
+def test_two_columns_of_images_in_a_row(row, shown, two):
+    (two / "x.json").write_text(json.dumps([{"messages": CHAT, **row}]))
+    rows = Dataset.from_list([{"messages": CHAT, **row}], Features({"messages": PLAIN, **kinds(row)}))
+    for source in (two / "x.json", rows):
+        if shown is not None:
+            loaded = load_conversations(source, images=two)
+            assert colours(loaded[0]) == shown
+        else:
+            with pytest.raises(
+                ValueError, match=r"and other images in `image.*Name the column to read: columns=\{'images'"
+            ):
+                load_conversations(source, images=two)
+    named = "images" if "images" in row else "image"
+    assert len(load_conversations(two / "x.json", images=two, columns={"images": named})) == 1
+    assert load_conversations(two / "x.json", images=False)[0]["messages"] == CHAT
+
+
+def kinds(row):
+    return {name: List(TEXT) if name == "images" else TEXT for name in row}
+
+
+def test_two_columns_of_stored_images_are_counted(caplog):
+    kinds = Features({"messages": PLAIN, "images": List(Image()), "image": Image(), "image_path": TEXT})
+    rows = {"messages": [CHAT], "images": [[png(5)]], "image": [png(6)], "image_path": ["a.png"]}
+    loaded = load_conversations(Dataset.from_dict(rows, kinds))
+    assert [image.width for image in loaded[0]["images"]] == [5]
+    assert "left out: images of `image` beside `images` (a column of its own, not shown): 1." in caplog.text
+
+
 def test_rows_of_a_data_set_that_cannot_be_read():
     data = Dataset.from_dict({"messages": [CHAT, [{"role": "x", "content": "y"}], CHAT]})
     with pytest.raises(ValueError, match=r"1 of the 2 conversations of the data set cannot .* Row 1 .*role 'x'"):
@@ -264,6 +432,103 @@ def test_files_that_are_not_recognised(tmp_path):
         load_conversations(tmp_path)
     (tmp_path / "two.jsonl").write_text("")
     with pytest.raises(ValueError, match=r"holds \['one.json', 'two.jsonl'\], and it is not known which is meant"):
+        load_conversations(tmp_path)
+
+
+FLAT = [("prompt", "completion"), ("question", "answer"), ("query", "response"), ("user", "assistant")]
+
+
+@pytest.mark.parametrize("pair", [*FLAT, ("instruction", "output")])
+def test_a_list_of_rows_on_one_line_is_no_conversation(pair, tmp_path):
+    rows = [dict(zip(pair, texts, strict=True)) for texts in (("q1", "a1"), ("q2", "a2"))]
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    assert load_conversations(tmp_path / "x.json")["messages"][:] == [
+        [user("q1"), assistant("a1")],
+        [user("q2"), assistant("a2")],
+    ]
+    lists = [CHAT, [{**row, "image": "a.png"} for row in rows]]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lists))
+    with pytest.raises(ValueError, match=r"x\.jsonl: Line 2 is a list of 2 objects, .*rows or the turns of one"):
+        load_conversations(tmp_path / "x.jsonl")
+    (tmp_path / "x.jsonl").write_text(json.dumps({"texts": rows}))
+    assert len(load_conversations(tmp_path / "x.jsonl")[0]["messages"]) == 4
+
+
+CELLS = ["0012", "1.50", "TRUE", "False", "NA", "1e5", "+49", " 5 ", "1" * 23, "a, b", 'the "end"', "two\nlines"]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", "folder"])
+def test_cells_of_tables_are_texts_as_they_stand(ending, tmp_path):
+    rows = pd.DataFrame({"id": "007", "question": CELLS, "answer": CELLS[::-1], "system": ["", *CELLS[1:]]})
+    file = tmp_path / ("x.csv" if ending == "folder" else f"x{ending}")
+    rows.to_csv(file, index=False, sep="\t" if ending == ".tsv" else ",")
+    data = load_conversations(tmp_path if ending == "folder" else file)
+    chats = [[user(asked), assistant(answer)] for asked, answer in zip(CELLS, CELLS[::-1], strict=True)]
+    systems = [[], *([{"role": "system", "content": cell}] for cell in CELLS[1:])]
+    assert data["messages"][:] == [[*system, *chat] for system, chat in zip(systems, chats, strict=True)]
+    assert data["id"][:] == ["007"] * len(CELLS)
+    assert json_fields(file) == ["id", "question", "answer", "system"]
+
+
+def test_tables_hold_messages_and_names_of_images_too(llava):
+    rows = pd.read_json(llava, dtype=False).fillna("")
+    rows["conversations"] = rows["conversations"].map(json.dumps)
+    rows["image"] = rows["image"].map(lambda name: json.dumps(name) if isinstance(name, list) else name)
+    rows.to_csv(llava.with_suffix(".csv"), index=False)
+    table, file = (load_conversations(llava.with_suffix(end), images=llava.parent) for end in (".csv", ".json"))
+    assert table.with_format("arrow")[:].equals(file.select_columns(table.column_names).with_format("arrow")[:])
+
+
+def test_tables_are_read_strictly(tmp_path):
+    (tmp_path / "x.csv").write_text("question,answer\nwhat is it?,a dog,extra\nwhere?,here\n")
+    with pytest.raises(ValueError, match="Line 2 has more cells than the header"):
+        load_conversations(tmp_path / "x.csv")
+    assert load_conversations(tmp_path / "x.csv", bad_rows="drop")["messages"][:] == [
+        [user("where?"), assistant("here")]
+    ]
+    (tmp_path / "x.txt").write_text("question,answer\nq,a\n")
+    with pytest.raises(ValueError, match=r"load_conversations does not recognise .*x\.txt by its ending '\.txt'"):
+        load_conversations(tmp_path / "x.txt")
+
+
+def test_cells_that_datasets_reads_are_counted(tmp_path, caplog):
+    (tmp_path / "x.csv").write_text("question,answer\nq,007\n")
+    loaded = load_conversations("csv", data_files=str(tmp_path / "x.csv"), split="train")
+    assert loaded[0]["messages"] == [user("q"), assistant("7")]
+    assert "cells of CSV as written, of which `datasets` makes numbers: name the file itself: 1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("read", "others"),
+    [
+        (["a.json"], ["sub/b.json", "sub/c.parquet"]),
+        (["train.csv", "test.csv"], ["data/z.tsv"]),
+        (["x.parquet", "y.parquet"], []),
+        (["train-0.parquet"], ["extra.parquet", "sub/a.jsonl"]),
+        (["a.json", "dataset_info.json", ".hidden/b.json"], []),
+    ],
+)
+def test_files_of_a_folder_that_are_not_read_are_counted(read, others, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    data, folder = Dataset.from_dict({"prompt": ["p"], "completion": ["c"]}), tmp_path / "chats"
+    for name in (*read, *others):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write = {".json": data.to_json, ".jsonl": data.to_json, ".parquet": data.to_parquet}
+        write.get(Path(name).suffix, data.to_csv)(folder / name)
+    loaded = load_conversations(folder)
+    parts = loaded.values() if isinstance(loaded, DatasetDict) else [loaded]
+    assert sum(map(len, parts)) == len([name for name in read if "." not in name[:1] and "info" not in name])
+    told = (
+        f"other files that may hold conversations (not read): {len(others)} ({min(others, default='')}, for example)"
+    )
+    assert (told in caplog.text) == bool(others)
+    assert all((told in part.info.description) == bool(others) for part in parts)
+
+
+def test_files_of_two_kinds_in_a_folder_are_refused(tmp_path):
+    (tmp_path / "a.json").write_text('[{"prompt": "x", "completion": "y"}]')
+    Dataset.from_dict({"prompt": ["p"], "completion": ["c"]}).to_parquet(tmp_path / "z.parquet")
+    with pytest.raises(ValueError, match=r"holds \['a.json', 'z.parquet'\], and it is not known which is meant"):
         load_conversations(tmp_path)
 
 

@@ -2,11 +2,14 @@ import logging
 
 import numpy as np
 import pytest
-from datasets import Dataset
+from datasets import Dataset, Features, Image, List, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_curriculum import hold_out
+from hf_curriculum import hold_out, load_captioned
+from hf_curriculum.data.identity import validate_image_ids
+
+NAN = float("nan")
 
 
 def rows(images=100, captions=5):
@@ -106,8 +109,54 @@ def test_an_unknown_unit():
 def test_missing_ids():
     with pytest.raises(ValueError, match=r"`image_id` is not in the data.*`by='row'` does without"):
         hold_out(rows().remove_columns("image_id"), 0.1)
-    with pytest.raises(ValueError, match="1 of 3 rows have no `image_id`"):
-        hold_out(Dataset.from_dict({"image_id": ["a", None, "b"], "caption": list("abc")}), 0.5)
+    for ids in (["a", None, "b"], [1.0, float("nan"), 3.0], ["a", " ", "b"]):
+        data = Dataset.from_dict({"image_id": ids, "caption": list("abc")})
+        with pytest.raises(ValueError, match="1 of 3 rows have no `image_id`"):
+            hold_out(data, 0.5)
+    validate_image_ids(data, Dataset.from_dict({"image_id": [NAN, NAN], "file_name": ["a.png", "b.png"]}))
+    with pytest.raises(ValueError, match="2 of 3 rows have no `image_id`"):
+        load_captioned(Dataset.from_dict({"image_id": [NAN, 1.0, NAN], "caption": list("abc")}), images=False)
+
+
+def chats(images):
+    """A conversation for each list of images, which are called by the letters of a text."""
+    files = [[{"bytes": name.encode(), "path": None} for name in names] for names in images]
+    rows = {"names": images, "images": files}
+    return Dataset.from_dict(rows, Features({"names": Value("string"), "images": List(Image())}))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("rows", "units"),
+    [
+        (["ab", "b", "c", "d", "da", "", "", "c"], [{0, 1, 3, 4}, {2, 7}, {5}, {6}]),
+        (["ab", "bc", "cd", "ef", "gh", "fg"], [{0, 1, 2}, {3, 4, 5}]),
+        (["dc", "cb", "ba", "e", "ea", "f"], [{0, 1, 2, 3, 4}, {5}]),
+    ],
+)
+def test_conversations_that_share_an_image_are_on_one_side(rows, units, seed):
+    for fraction in (0.3, 0.5, 0.7):
+        parts = hold_out(chats(rows).add_column("row", range(len(rows))), fraction, seed=seed)
+        held = set(parts["validation"]["row"])
+        assert all(unit <= held or not unit & held for unit in units)
+        assert sum(unit <= held for unit in units) == max(1, round(fraction * len(units)))
+        train, validation = (set("".join(part["names"])) for part in parts.values())
+        assert train.isdisjoint(validation)
+    shown = chats(list(filter(None, rows)))
+    held, backwards = (
+        hold_out(data, 0.5, seed=seed)["validation"] for data in (shown, shown.select(range(len(shown))[::-1]))
+    )
+    assert held["names"][:] == backwards["names"][::-1]
+
+
+def test_a_long_chain_of_images_is_one_unit():
+    rows = [chr(300 + number) + chr(301 + number) for number in range(3000)]
+    assert hold_out(chats([*rows, "a", "b"]), 0.7).num_rows["validation"] in (2, 3001)
+
+
+def test_by_row_conversations_that_share_an_image_are_counted(caplog):
+    hold_out(chats(["ab", "b"] * 10), 0.5, by="row")
+    assert "Held out by row: 1 images have captions in both train and validation" in caplog.text
 
 
 def test_one_image():

@@ -210,7 +210,7 @@ def with_ids(dataset: Dataset, *, keep_images: bool = True) -> Dataset:
     """The data set with `image_id`: where it has none the path or address of the image, or a digest of it."""
     if IMAGE_ID in dataset.column_names:
         batches = dataset.select_columns([IMAGE_ID]).with_format("arrow").iter(10_000)
-        missing = sum(batch[IMAGE_ID].null_count for batch in batches)
+        missing = sum(pc.sum(pc.is_null(batch[IMAGE_ID], nan_is_null=True)).as_py() or 0 for batch in batches)
         if missing:
             raise ValueError(
                 f"{missing} of {len(dataset)} rows have no `{IMAGE_ID}`, so it is not known which captions share a "
