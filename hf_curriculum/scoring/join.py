@@ -422,8 +422,8 @@ def _compare_further(
         message = (
             f"{count} of {len(hits)} rows have a key {keys} of {source}, but another `{column}` than the row that was "
             f"scored, such as {shown}. They were changed since, or are of other data that count alike. Score them "
-            f"again, pass `partial=True` to give them NaN, or join by the key alone: add_scores_from(data, {source!r}, "
-            f"on={keys})."
+            "again, pass `partial=True` to give them NaN, or join by the key alone: "
+            f"add_scores_from(data, {source!r}, on={keys})."
         )
         if side_file == "complete":
             raise ValueError(message)
