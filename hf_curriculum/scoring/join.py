@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 Easy = Literal["low", "high"]
+_INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 
 
 @validate_arguments
@@ -73,7 +75,7 @@ def add_scores_from(
             (`hf://datasets/me/cc3m-scores`). Of these only the key and the scores are read.
         on: the columns that identify a row on both sides, of strings or whole numbers. A key may stand in many rows of
             the data set (all captions of an image), but only once in the source.
-        columns: what to join; by default every column of numbers but the key.
+        columns: what to join; by default every column of numbers that has a name, but the key.
         easy: which end is easy, for all columns or for each. May be left out for a source that carries provenance.
         overwrite: replace columns that exist, in place of an error.
 
@@ -206,7 +208,9 @@ def _report_left_out(table: Dataset, keys: list[str], names: list[str], source: 
         if endless:
             logger.warning("%s: %d cells of `%s` are infinite, and are joined as they are.", source, endless, name)
     for name in table.column_names if chosen else ():
-        if name not in (*keys, *names) and not name.startswith(CHECKED):
+        if name not in keys and _INDEX.fullmatch(name):
+            left_out.add("columns without a name, such as an index of pandas (`columns` joins them)", 1, repr(name))
+        elif name not in (*keys, *names) and not name.startswith(CHECKED):
             values = read_column(table, name)
             if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
                 like = pc.match_substring_regex(values, r"^\s*[-+]?[0-9.,]+%?\s*$")
@@ -226,7 +230,7 @@ def _score_columns(table: Dataset, keys: list[str], columns: Sequence[str] | Non
         numbers = ("float", "int", "uint")
         kinds = {name: getattr(feature, "dtype", None) or "" for name, feature in table.features.items()}
         names = [name for name, kind in kinds.items() if kind.startswith(numbers) and name not in keys]
-        names = [name for name in names if not name.startswith(CHECKED)]
+        names = [name for name in names if not name.startswith(CHECKED) and not _INDEX.fullmatch(name)]
     if not names:
         found = f"the source has the columns {table.column_names}, of which {keys} are the key"
         cells = (first_non_number(table, name) for name in table.column_names if name not in keys)
