@@ -506,3 +506,34 @@ def test_archives_with_other_headers_are_read_as_tarfile_reads_them(tmp_path, fo
     (tmp_path / "c.tar").write_bytes(member.tobuf(format) + bytes(1024))
     with pytest.raises(tarfile.ReadError, match=r"last\.txt is cut short"):
         list(archive_members(tmp_path / "c.tar"))
+    whole = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "d.tar").write_bytes(whole + bytes(1 << 20))
+    with pytest.raises(tarfile.ReadError, match="zeros, as a file whose download has not ended"):
+        list(archive_members(tmp_path / "d.tar"))
+
+
+@pytest.mark.parametrize("size", [0, 512])
+def test_no_bytes_are_no_archive(tmp_path, size):
+    write_tar(tmp_path / "crawl/0.tar", pairs(0, 2))
+    (tmp_path / "crawl/1.tar").write_bytes(bytes(size))
+    with pytest.raises(ValueError, match=rf"1 of 2 shards cannot be read.*\(it has {size} bytes, and an archive"):
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    with pytest.raises(ValueError, match=rf"1\.tar cannot be read to its end \(it has {size} bytes"):
+        load_captioned(tmp_path / "crawl", images=False)
+
+
+def test_an_archive_without_a_file_is_counted(tmp_path):
+    (tmp_path / "crawl").mkdir()
+    (tmp_path / "crawl/1.tar").write_bytes(bytes(10_240))
+    with pytest.raises(ValueError, match=r"holds no pair: archives that hold no file: 1 \(1\.tar"):
+        load_captioned(tmp_path / "crawl", images=False)
+    with pytest.raises(ValueError, match=r"`caption` is not in the data.*archives that hold no file: 1"):
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    write_tar(tmp_path / "crawl/0.tar", pairs(0, 2))
+    data = load_captioned(tmp_path / "crawl", images=False)
+    assert (data["caption"][:], data.info.description.split("left out: ")[1]) == (
+        [row["caption"] for row in pairs(0, 2)],
+        "archives that hold no file: 1 (1.tar, for example).",
+    )
+    status = score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    assert (status.pairs, status.left_out) == (2, {"archives that hold no file": (1, "1.tar: 1.tar")})

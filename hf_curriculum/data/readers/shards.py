@@ -445,6 +445,7 @@ class ShardReader:
             members = list(archive_members(self.path, self.left_out))
         except (tarfile.ReadError, EOFError) as error:
             raise ValueError(f"{self.path} cannot be read to its end ({error}). {AGAIN}") from error
+        self.left_out.add("archives that hold no file", not members, self.path.name)
         with self.path.open("rb") as archive:
 
             def read(number: int) -> bytes:
@@ -538,7 +539,7 @@ class ShardReader:
         text = content.decode("utf-8-sig", "replace")
         if "\ufffd" in text:
             self.left_out.add("texts that are not UTF-8 (what cannot be read is replaced)", 1, key)
-        return text
+        return text.strip()  # as of a text beside an image in a folder
 
     def _record(self, key: str, content: bytes) -> dict[str, Any]:
         """The record of a sample, from JSON; a damaged one is a fault of its row."""
