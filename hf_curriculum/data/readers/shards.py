@@ -217,7 +217,8 @@ def _named_by(
     inside = {
         name: info for name, info in fs.find(path, detail=True, withdirs=True).items() if not _hidden(name, path)
     }
-    finished = [name.removesuffix(STATS) for name in inside if name.endswith(STATS)]
+    stems = (name.removesuffix(STATS) for name in inside if name.endswith(STATS))
+    finished = [stem for stem in stems if fs._parent(stem) == path or posixpath.basename(stem).isdigit()]
     if finished:
         folders: dict[str, dict[str, Any]] = {}
         for name, info in inside.items():  # a text that is written in place changes no date of its folder
