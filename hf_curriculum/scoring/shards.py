@@ -119,9 +119,10 @@ def score_shards(
     """Scores the pairs of a crawl in place, shard by shard, without copying data or writing images.
 
     Each shard's scores become one small Parquet file in `out`: the pair's key, the columns of `keep`, and float32
-    scores, in the order of the shard; and 32 bits of each text and image that is scored, by which `load_scores` knows
-    other pairs of this key. Its metadata has the shard's name, size and digest, and the provenance of the scores. A
-    file is written completely or not at all, and equal shards give equal files, byte for byte.
+    scores, in the order of the shard. By 32 bits of each text and image that is scored, `load_scores` knows other
+    pairs of a key. Its metadata has the shard's name, size and digest, and the provenance of the scores. A file is
+    written completely or not at all, and equal shards give equal files, byte for byte. A shard that was written again
+    with another content is scored again.
 
     Any number of processes may share `out`, at the same time or later, on a disk that all see: each takes the next
     free shard. The shard of a process that died becomes free again. Every process waits until all shards are scored. A
