@@ -406,7 +406,13 @@ def _record(table: Any, column: str, made: ScoreProvenance, read: Iterable[str])
         "ends": [float(finite.min()), float(finite.max())] if len(finite) else None,
         "scores": _score_sum(scores),
         "text": {name: _text_sum(table.column(name)) for name in read if _is_text(table, name)},
+        "read": sorted(read),
     }
+
+
+def columns_read(dataset: Dataset, column: str) -> list[str]:
+    """The columns that a score column was made of, where that was recorded."""
+    return ((dataset.info.download_checksums or {}).get(_RECORD + column) or {}).get("read", [])
 
 
 def _as_float32(scores: np.ndarray) -> np.ndarray:

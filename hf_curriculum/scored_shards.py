@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, Features, Value
+from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.config import digest, parse_json, read_json, reading
 from hf_curriculum.data.readers.outside_files import validate_inside
@@ -30,6 +31,8 @@ SHARD, KEY, UID = "shard", "key", "uid"
 """The columns that name a pair: its shard, and its place there; or the name that DataComp gives it everywhere."""
 MARK = b"hf_curriculum_shard"
 """What is said of a shard in the metadata of its file of scores."""
+CHECKED = "checked_"
+"""Begins the names of the columns with `checksums` of what was scored."""
 _SCORES = "scores"
 _REMEDY = "Delete it and run `score_shards` again: this shard alone is scored anew."
 
@@ -45,7 +48,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)  # it names every shard, and is asked for with each of them
 def _manifest(file: Path, changed: int, size: int) -> dict[str, Any]:
-    found = read_json(file, "Delete the folder, and score again.", ["format", "scores", "keep", "shards"])
+    found = read_json(file, "Delete the folder, and score again.", ["format", "scores", "keep", "checked", "shards"])
     validate_inside([os.path.join(file.parent, name) for name in found["shards"]], [file.parent], file)
     return found
 
@@ -115,10 +118,17 @@ def about_shard(folder: str | Path, shard: str) -> dict[str, Any]:
         return parse_json((pq.read_schema(file.absolute()).metadata or {})[MARK])
 
 
-def load_scored_shards(folder: str | Path) -> Dataset:
+def checksums(texts: Iterable[str | None]) -> pa.Array:
+    """32 bits of each text, by which rows are known that no longer have what was scored."""
+    contents = (None if text is None else text.encode("utf-8", "surrogatepass") for text in texts)
+    return pa.array([None if each is None else xxh3_64_intdigest(each) & 0xFFFFFFFF for each in contents], pa.uint32())
+
+
+def load_scored_shards(folder: str | Path, checked: bool = False) -> Dataset:
     """The scores of all shards as one data set: `shard`, `key`, the columns that were kept, and the scores.
 
-    It is written once to the cache of `datasets`, and memory-mapped; images are not read.
+    It is written once to the cache of `datasets`, and memory-mapped; images are not read. `checked` adds the
+    `checksums` of what was scored.
 
     Raises:
         FileNotFoundError: it is no folder of `score_shards`.
@@ -127,8 +137,9 @@ def load_scored_shards(folder: str | Path) -> Dataset:
     manifest, shards = read_manifest(folder), finished_shards(folder)
     scores = {name: ScoreProvenance(**made) for name, made in manifest["scores"].items()}
     texts = {name: Value("string") for name in (SHARD, KEY, *manifest["keep"])}
-    features = Features({**texts, **{name: Value("float32", id=made.to_json()) for name, made in scores.items()}})
-    schema = features.arrow_schema
+    sums = {CHECKED + name: Value("uint32") for name in manifest["checked"] if checked}
+    numbers = {name: Value("float32", id=made.to_json()) for name, made in scores.items()}
+    schema = Features({**texts, **sums, **numbers}).arrow_schema
 
     def batches() -> Iterator[pa.RecordBatch]:
         for shard in shards:
@@ -137,7 +148,7 @@ def load_scored_shards(folder: str | Path) -> Dataset:
             yield from table.select(schema.names).cast(schema).combine_chunks().to_batches()
 
     stamps = [(status := score_file(folder, shard).stat()).st_size * 31 + status.st_mtime_ns for shard in shards]
-    facts = ["scored shards", 1, manifest_digest(manifest), shards, digest(np.array(stamps, np.int64))]
+    facts = ["scored shards", 1, manifest_digest(manifest), checked, shards, digest(np.array(stamps, np.int64))]
     data = cached_arrow(facts, batches, schema)
     if UID in data.column_names:
         _warn_of_doubled(data)

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import datasets
 from datasets import Dataset, DatasetDict
+from datasets.exceptions import DatasetGenerationError
+from datasets.table import CastError
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import IMAGE
@@ -141,6 +143,14 @@ class Request:
             if path.exists():
                 raise
             raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
+        except DatasetGenerationError as error:
+            if not isinstance(error.__cause__, CastError):
+                raise
+            raise ValueError(
+                f"The files of {source} have different columns, and one data set has the same in each row. Name one "
+                "file, or files that are alike, `data_files=[...]`; write the column that others lack into them too; "
+                f"or load them one by one and join them with `concatenate_datasets`. {error.__cause__}"
+            ) from error
 
 
 def _literal(files: Any) -> Any:

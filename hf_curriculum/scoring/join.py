@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +20,21 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
-from datasets import Dataset, DatasetDict, Features, concatenate_datasets
+from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import parse_json, reading
+from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.outside_files import validate_folder
+from hf_curriculum.data.readers.outside_files import named_files, validate_folder
 from hf_curriculum.data.text import open_text
 from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
     ScoreProvenance,
     append_columns,
     as_splits,
+    columns_read,
     first_non_number,
     numeric_column,
     read_column,
@@ -38,13 +42,14 @@ from hf_curriculum.provenance import (
     score_values,
     validate_choice,
 )
-from hf_curriculum.scored_shards import KEY, MANIFEST, SHARD, UID, load_scored_shards
+from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, SHARD, UID, checksums, load_scored_shards
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
 Easy = Literal["low", "high"]
+_INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 
 
 @validate_arguments
@@ -70,7 +75,7 @@ def add_scores_from(
             (`hf://datasets/me/cc3m-scores`). Of these only the key and the scores are read.
         on: the columns that identify a row on both sides, of strings or whole numbers. A key may stand in many rows of
             the data set (all captions of an image), but only once in the source.
-        columns: what to join; by default every column of numbers but the key.
+        columns: what to join; by default every column of numbers that has a name, but the key.
         easy: which end is easy, for all columns or for each. May be left out for a source that carries provenance.
         overwrite: replace columns that exist, in place of an error.
 
@@ -130,7 +135,10 @@ def _read_source(
 
 def read_scores(path: Path) -> Dataset:
     """What `score_shards` or `save_scores` wrote: keys and scores."""
-    return load_scored_shards(path) if (path / MANIFEST).is_file() else _read_side_file(path)[0]
+    if (path / MANIFEST).is_file():
+        return load_scored_shards(path)
+    table = _read_side_file(path)[0]
+    return table.remove_columns([name for name in table.column_names if name.startswith(CHECKED)])
 
 
 def _read_parquet(address: str, keys: list[str], columns: Sequence[str] | None) -> Dataset:
@@ -200,7 +208,9 @@ def _report_left_out(table: Dataset, keys: list[str], names: list[str], source: 
         if endless:
             logger.warning("%s: %d cells of `%s` are infinite, and are joined as they are.", source, endless, name)
     for name in table.column_names if chosen else ():
-        if name not in (*keys, *names):
+        if name not in keys and _INDEX.fullmatch(name):
+            left_out.add("columns without a name, such as an index of pandas (`columns` joins them)", 1, repr(name))
+        elif name not in (*keys, *names) and not name.startswith(CHECKED):
             values = read_column(table, name)
             if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
                 like = pc.match_substring_regex(values, r"^\s*[-+]?[0-9.,]+%?\s*$")
@@ -220,6 +230,7 @@ def _score_columns(table: Dataset, keys: list[str], columns: Sequence[str] | Non
         numbers = ("float", "int", "uint")
         kinds = {name: getattr(feature, "dtype", None) or "" for name, feature in table.features.items()}
         names = [name for name, kind in kinds.items() if kind.startswith(numbers) and name not in keys]
+        names = [name for name in names if not name.startswith(CHECKED) and not _INDEX.fullmatch(name)]
     if not names:
         found = f"the source has the columns {table.column_names}, of which {keys} are the key"
         cells = (first_non_number(table, name) for name in table.column_names if name not in keys)
@@ -283,6 +294,8 @@ def _join(
     rows = {name: match_keys(arrays, theirs, keys, source, side_file is not None) for name, arrays in ours.items()}
     if side_file == "complete":
         _validate_complete(rows, ours, keys, source)
+    for name, part in splits.items() if side_file else ():
+        _compare_further(part, table, rows[name], keys, source, side_file)
     _report_matches(rows, ours, theirs, keys, source, side_file is not None)
     scores = {column: score_values(table, column) for column in provenance}
     for column, kept in scores.items():
@@ -386,6 +399,71 @@ def _validate_complete(
             )
 
 
+def _compare_further(
+    part: Dataset,
+    table: Dataset,
+    found: np.ndarray,
+    keys: list[str],
+    source: str,
+    side_file: Literal["complete", "partial"],
+) -> None:
+    """Refuses matched rows that differ in what else both have (a caption, an address, an image), or unmatches them."""
+    for name in table.column_names:
+        column, hits = name.removeprefix(CHECKED), np.flatnonzero(found >= 0)
+        shared = column in part.column_names and column not in (IMAGE_ID, *keys)  # that of a record is not the data's
+        if not shared or (mine := _comparable(part, column)) is None:
+            continue
+        mine, theirs = mine.take(pa.array(hits)), read_column(table, name).take(pa.array(found[hits]))
+        if name != column:
+            mine = _sums(mine)
+        elif not pa.types.is_large_string(theirs.type):
+            continue  # a score
+        others = pc.and_(pc.is_valid(theirs), pc.fill_null(pc.not_equal(mine, theirs), name != column))
+        if not (count := pc.sum(others).as_py()):
+            continue
+        row = int(hits[np.flatnonzero(others)[0]])
+        shown = show_keys([read_column(part, key) for key in keys], np.array([row]))
+        message = (
+            f"{count} of {len(hits)} rows have a key {keys} of {source}, but another `{column}` than the row that was "
+            f"scored, such as {shown}. They were changed since, or are of other data that count alike. Score them "
+            "again, pass `partial=True` to give them NaN, or join by the key alone: "
+            f"add_scores_from(data, {source!r}, on={keys})."
+        )
+        if side_file == "complete":
+            raise ValueError(message)
+        logger.warning("%s", message)
+        found[hits[others.to_numpy(zero_copy_only=False)]] = -1
+
+
+def _sums(texts: pa.Array) -> pa.Array:
+    parts = (texts.slice(start, 10_000).to_pylist() for start in range(0, len(texts), 10_000))
+    return pa.concat_arrays([pa.array([], pa.uint32()), *map(checksums, parts)])
+
+
+def _sums_of_read(dataset: Dataset, read: set[str], first_of: np.ndarray) -> dict[str, pa.Array]:
+    """Column → checksums (rows,), of those that scores were made of, where all rows of a key have the same."""
+    found = {}
+    for column in sorted(read.intersection(dataset.column_names)):
+        if (texts := _comparable(dataset, column)) is not None:
+            sums = _sums(texts)
+            found |= {CHECKED + column: sums} if sums.equals(sums.take(pa.array(first_of))) else {}
+    return found
+
+
+def _comparable(part: Dataset, column: str) -> pa.Array | None:
+    """A column as texts, images by their digests; None for other columns, and where images are elsewhere."""
+    if isinstance(part.features[column], Image):
+        images = part.select_columns([column])
+        if not all(map(os.path.isfile, set(named_files(images)))):
+            return None
+        ids = read_column(derive_image_ids(images, column), IMAGE_ID)
+        return pc.if_else(pc.equal(ids, ""), pa.scalar(None, ids.type), ids)
+    kind = getattr(part.features[column], "dtype", "")
+    if kind in ("string", "large_string") or kind.startswith(("int", "uint")):
+        return read_column(part, column).cast(pa.large_string())
+    return None
+
+
 def _report_matches(
     rows: Mapping[str, np.ndarray],
     ours: Mapping[str, list[pa.Array]],
@@ -431,6 +509,7 @@ def save_scores(
     """Writes the scores of a data set to a side file: Parquet, one row per distinct key.
 
     Nothing depends on the order of rows: `load_scores` finds each row by its key, also in a shuffled or filtered copy.
+    Of images and texts that were scored, and are in no key, it has 32 bits each, which `load_scores` compares.
 
     Args:
         dataset: the scored data set, or splits, whose rows go into one file.
@@ -455,8 +534,11 @@ def save_scores(
         'scores.parquet'
     """
     keys, splits = key_columns(key), as_splits(dataset)
+    made_of = (columns_read(part, name) for part in splits.values() for name in columns or part.column_names)
+    read = {name for names in made_of for name in names}
     if isinstance(dataset, DatasetDict):
         wanted = [*keys, *(read_provenance(dataset) if columns is None else columns)]
+        wanted += read.intersection(*(set(part.column_names).difference(wanted) for part in splits.values()))
         for part in splits.values():
             reader = "It goes into the side file."
             require_columns(part.column_names, wanted, reader=reader, remedy="Score every split.")
@@ -485,6 +567,8 @@ def save_scores(
                 f"{show_keys(arrays, differs)}. Loading could not tell them apart. Add a column to `key=` that does."
             )
     features = Features({**{name: dataset.features[name] for name in keys}, **{n: dataset.features[n] for n in names}})
+    sums = _sums_of_read(dataset, read.difference(keys), first_of)
+    features.update(dict.fromkeys(sums, Value("uint32")))
     about = {"format": _FORMAT, "key": keys, "scores": names, "rows": len(first)}
     schema = features.arrow_schema
     schema = schema.with_metadata({**schema.metadata, _MARK: json.dumps(about).encode()})
@@ -493,8 +577,10 @@ def save_scores(
     ) as file:
         for start in range(0, len(first), 20_000):
             rows = first[start : start + 20_000]
-            taken = {name: array.take(pa.array(rows)) for name, array in zip(keys, arrays, strict=True)}
-            table = pa.table({**taken, **{name: pa.array(values[rows]) for name, values in scores.items()}})
+            arrow = {**dict(zip(keys, arrays, strict=True)), **sums}
+            taken = {name: array.take(pa.array(rows)) for name, array in arrow.items()}
+            taken |= {name: pa.array(values[rows]) for name, values in scores.items()}
+            table = pa.table({name: taken[name] for name in features})
             file.write_table(table.cast(schema))
     return Path(path)
 
@@ -508,8 +594,9 @@ def load_scores(
     Args:
         dataset: the data set, or splits of it.
         path: the file of `save_scores`, or the folder of `score_shards`, whose rows are found by shard and key, `uid`,
-            `url` or `key`: the first of these that both have.
-        partial: rows whose key is not in the file get NaN, in place of an error.
+            `url` or `key`: the first of these that both have. What else both have is compared: the texts and images
+            that were scored, and the columns of `keep`.
+        partial: rows whose key is not in the file, or which have another text or image, get NaN in place of an error.
         overwrite: replace columns that exist, in place of an error.
 
     Returns:
@@ -517,7 +604,8 @@ def load_scores(
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: not a side file, a damaged one, rows whose key it lacks, or columns that exist already.
+        ValueError: not a side file, a damaged one, rows whose key it lacks or that have another text or image than
+            was scored, or columns that exist already.
 
     Example:
         >>> from hf_curriculum import CaptionLength, add_scores
@@ -538,7 +626,7 @@ def load_scores(
 
 
 def _read_shards(folder: Path, splits: Mapping[str, Dataset]) -> tuple[Dataset, dict[str, Any]]:
-    table = load_scored_shards(folder)
+    table = load_scored_shards(folder, checked=True)
     common = set(table.column_names).intersection(*(part.column_names for part in splits.values()))
     ways = ((SHARD, KEY), (UID,), ("url",), (KEY,))
     keys = next((list(way) for way in ways if common.issuperset(way)), None)

@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 from hf_curriculum.claims import Claim, Claims
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import read_json, write_atomically
+from hf_curriculum.data.image_files import image_key
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.shards import (
     FIRST,
@@ -37,10 +38,12 @@ from hf_curriculum.data.readers.shards import (
 )
 from hf_curriculum.parts import launched
 from hf_curriculum.scored_shards import (
+    CHECKED,
     KEY,
     MANIFEST,
     MARK,
     about_shard,
+    checksums,
     done_shards,
     manifest_digest,
     read_manifest,
@@ -116,8 +119,10 @@ def score_shards(
     """Scores the pairs of a crawl in place, shard by shard, without copying data or writing images.
 
     Each shard's scores become one small Parquet file in `out`: the pair's key, the columns of `keep`, and float32
-    scores, in the order of the shard. Its metadata has the shard's name, size and digest, and the provenance of the
-    scores. A file is written completely or not at all, and equal shards give equal files, byte for byte.
+    scores, in the order of the shard. By 32 bits of each text and image that is scored, `load_scores` knows other
+    pairs of a key. Its metadata has the shard's name, size and digest, and the provenance of the scores. A file is
+    written completely or not at all, and equal shards give equal files, byte for byte. A shard that was written again
+    with another content is scored again.
 
     Any number of processes may share `out`, at the same time or later, on a disk that all see: each takes the next
     free shard. The shard of a process that died becomes free again. Every process waits until all shards are scored. A
@@ -230,6 +235,12 @@ class ShardRun:
             written |= scorer.outputs.keys()
         return list(dict.fromkeys(names))
 
+    @property
+    def checked(self) -> list[str]:
+        """The columns of which checksums are kept: those that are scored, and not kept themselves."""
+        scored = {name for scorer in self.scorers for name in scorer.columns}
+        return [name for name in self.read if name in scored and name not in self.keep]
+
     def validate_columns(self) -> None:
         """Compares what scorers read with the first shard, before anything is paid for."""
         groups = {scorer.group_by for scorer in self.scorers}
@@ -289,9 +300,9 @@ class ShardRun:
     def features(self) -> Features:
         """The columns of a file of scores."""
         texts = {name: Value("string") for name in (KEY, *self.keep)}
-        return Features(
-            {**texts, **{name: Value("float32", id=made.to_json()) for name, made in self.provenance.items()}}
-        )
+        sums = {CHECKED + name: Value("uint32") for name in self.checked}
+        scores = {name: Value("float32", id=made.to_json()) for name, made in self.provenance.items()}
+        return Features({**texts, **sums, **scores})
 
     @property
     def made(self) -> dict[str, Any]:
@@ -299,12 +310,13 @@ class ShardRun:
         sources = {next(iter(each.outputs)): source for each in self.scorers if (source := each.source_digest())}
         scores = {name: made.to_dict() for name, made in self.provenance.items()}
         facts = {"scores": scores, "keep": list(self.keep), "columns": self.columns, "batch_size": self.batch_size}
+        facts["checked"] = self.checked
         return json.loads(json.dumps({"format": _FORMAT, **facts, **({"source": sources} if sources else {})}))
 
     def write_manifest(self) -> None:
         """Writes the manifest, or compares it with the one that is there; more shards may have come since."""
         file, made = self.out / MANIFEST, self.made
-        names = {shard.name: shard.bytes for shard in self.shards}
+        names = {shard.name: shard.stamp for shard in self.shards}
         if not file.exists():
             write_atomically(file, json.dumps({**made, "shards": names}, indent=1), keep_existing=True)
         found = read_manifest(self.out)
@@ -321,7 +333,23 @@ class ShardRun:
                 "this source. Name all of them, from the same folder, or another folder for the scores."
             )
         if known != names:
+            stale = [shard for shard in self.shards if known.get(shard.name) != shard.stamp]
+            with ThreadPoolExecutor(8) as readers:
+                list(readers.map(self._forget_changed, stale))  # before their new stamps are written
             write_atomically(file, json.dumps({**made, "shards": names}, indent=1))
+
+    def _forget_changed(self, shard: SourceShard) -> None:
+        """Deletes the scores of a shard that was written again with another content; it is scored anew."""
+        file = score_file(self.out, shard.name)
+        if not file.is_file():
+            return
+        if shard.kind == "files" or about_shard(self.out, shard.name)["bytes"] == shard.bytes:
+            with shard.local() as path:
+                found = self.reader(path, shard).digest
+            if found == about_shard(self.out, shard.name)["digest"]:
+                return
+        logger.warning("%s was changed after it was scored: it is scored again.", shard.name)
+        file.unlink(missing_ok=True)
 
     def work_in_processes(self, count: int, rank: int, world_size: int) -> None:
         """`work` in `count` processes; one that dies leaves its shards to the others."""
@@ -378,10 +406,14 @@ class ShardRun:
         """Scores a shard and writes its file."""
         reader = self.reader(path, shard)
         kept: dict[str, list[str | None]] = {name: [] for name in (KEY, *self.keep)}
+        sums: dict[str, list[pa.Array]] = {name: [] for name in self.checked}
         scores: dict[str, list[np.ndarray]] = {name: [] for name in self.provenance}
         for batch in reader.batches(self.read, self.batch_size):
             for name, values in kept.items():
                 values += [None if value is None else json_text(value) for value in batch[name]]
+            for name, parts in sums.items():
+                texts = (image_key(value) or None if name == IMAGE else value for value in batch[name])
+                parts.append(checksums(None if text is None else json_text(text) for text in texts))
             for name, values in self.scores_of(batch, worker, reader.left_out).items():
                 scores[name].append(values)
         for name, values in scores.items():
@@ -392,6 +424,7 @@ class ShardRun:
         if doubled:
             logger.warning("%s: %d keys stand there more than once; its pairs go by their place.", shard.name, doubled)
         columns = {name: pa.array(values, pa.string()) for name, values in kept.items()}
+        columns |= {CHECKED + name: pa.chunked_array(parts, pa.uint32()) for name, parts in sums.items()}
         columns |= {name: pa.array(np.concatenate([[], *values]), pa.float32()) for name, values in scores.items()}
         about = {"shard": shard.name, "bytes": shard.bytes, "digest": reader.digest, "run": manifest_digest(self.made)}
         about |= {"rows": len(kept[KEY]), "doubled": doubled, "left_out": reader.left_out.items()}

@@ -339,6 +339,17 @@ def test_the_first_cell_that_is_no_number_is_named(data, tmp_path, cells, named,
         add_scores_from(data, tmp_path / "s.tsv", on="image_id", easy="low", columns=columns)
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_an_index_of_pandas_is_no_score(data, tmp_path, caplog, name):
+    (tmp_path / "q.csv").write_text(f"{name},image_id,q\n0,007,0.5\n1,7,0.5\n2,12,0.5\n")
+    joined = add_scores_from(data, tmp_path / "q.csv", on="image_id", easy="low")
+    assert joined.column_names == [*data.column_names, "q"]
+    assert f"such as an index of pandas (`columns` joins them): 1 ({name!r}, for example)" in caplog.text
+    if name:
+        joined = add_scores_from(data, tmp_path / "q.csv", on="image_id", easy="low", columns=name)
+        assert joined.column_names == [*data.column_names, name]
+
+
 def test_infinite_scores_are_counted(data, tmp_path, caplog):
     (tmp_path / "s.csv").write_text("image_id,q\n007,inf\n7,1\n12,-inf\n")
     scored = add_scores_from(data, tmp_path / "s.csv", on="image_id", easy="low")

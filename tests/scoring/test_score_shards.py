@@ -24,6 +24,8 @@ from hf_curriculum import (
     Scorer,
     WordRarity,
     add_scores,
+    add_scores_from,
+    load_captioned,
     load_scored,
     load_scores,
     make_plan,
@@ -192,6 +194,36 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     assert score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out").pairs == 127
 
 
+@pytest.mark.parametrize(("write", "ending"), [(write_tar, "tar"), (write_parquet, "parquet")])
+def test_a_shard_that_changed_is_scored_again(tmp_path, caplog, write, ending):
+    crawl(tmp_path / "crawl", 3, write=write, ending=ending)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    files = [tmp_path / f"crawl/0000{number}.{ending}" for number in range(3)]
+    before = [score_file(tmp_path / "out", file.name).stat().st_mtime_ns for file in files]
+    other = pairs(0, 30)[::-1]
+    for key, row in enumerate(other):
+        row["key"] = f"00000{key:04d}"
+    write(files[0], other)  # of the same size
+    write(files[1], pairs(1, 7))
+    os.utime(files[2])  # copied
+    assert score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out").pairs == 67
+    assert load_scored(tmp_path / "out")["caption_length"][:] == lengths([*other, *pairs(1, 7), *pairs(2, 30)])
+    told = [name for name in ("00000", "00001", "00002") if f"{name}.{ending} was changed after" in caplog.text]
+    assert told == ["00000", "00001"]
+    assert score_file(tmp_path / "out", files[2].name).stat().st_mtime_ns == before[2]
+
+
+def test_a_folder_whose_text_changed_is_scored_again(tmp_path):
+    (tmp_path / "crawl/00000").mkdir(parents=True)
+    (tmp_path / "crawl/00000_stats.json").write_text("{}")
+    for name, content in (("0.jpg", b"image"), ("0.txt", b"one two"), ("1.jpg", b"image"), ("1.txt", b"one two")):
+        (tmp_path / "crawl/00000" / name).write_bytes(content)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    (tmp_path / "crawl/00000/1.txt").write_text("o n e t")
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    assert load_scored(tmp_path / "out")["caption_length"][:] == [2.0, 4.0]
+
+
 def test_scores_made_in_another_way_do_not_mix(tmp_path):
     crawl(tmp_path / "crawl")
     score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
@@ -328,6 +360,45 @@ def test_scores_are_joined_to_rows_by_the_names_that_both_have(tmp_path):
         load_scores(Dataset.from_dict({"caption": ["a"]}), tmp_path / "out")
 
 
+@pytest.mark.parametrize("keep", [[], ["url", "uid"]])
+def test_scores_do_not_go_to_other_pairs_of_their_keys(tmp_path, caplog, keep):
+    rows = pairs(0, 30)
+    write_tar(tmp_path / "crawl/0.tar", rows)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out", keep=keep)
+    named = {"shard": ["0.tar"] * 30, **{name: [row[name] for row in rows] for name in ("key", "caption", "url")}}
+    data = Dataset.from_dict(named).shuffle(seed=0)
+    assert load_scores(data, tmp_path / "out")["caption_length"][:] == [len(text.split()) for text in data["caption"]]
+    number = data["key"][:].index("000000003")
+    column = keep[0] if keep else "caption"
+    others = data.map(lambda row, place: {column: "other" if place == number else row[column]}, with_indices=True)
+    with pytest.raises(
+        ValueError, match=rf"1 of 30 rows have a key .* another `{column}` .*\('0\.tar', '000000003'\)"
+    ):
+        load_scores(others, tmp_path / "out")
+    scores = load_scores(others, tmp_path / "out", partial=True)["caption_length"][:]
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [number]
+    assert "1 of 30 rows have a key" in caplog.text
+    by_key = add_scores_from(others, tmp_path / "out", on=["shard", "key"])
+    assert by_key.column_names == [*others.column_names, "caption_length"]
+
+
+def test_scores_do_not_go_to_another_image_of_their_key(tmp_path):
+    def write(folder, colours):
+        rows = pairs(0, len(colours))
+        for row, colour in zip(rows, colours, strict=True):
+            content = io.BytesIO()
+            Image.new("RGB", (8, 8), colour).save(content, "png")
+            row["image"] = content.getvalue()
+        write_tar(folder / "0.tar", rows)
+        return load_captioned(folder)
+
+    data = write(tmp_path / "crawl", ["red", "blue"])
+    score_shards(tmp_path / "crawl", Brightness(), tmp_path / "out")
+    assert load_scores(data, tmp_path / "out")["brightness"][:] == [76.0, 29.0]
+    with pytest.raises(ValueError, match=r"1 of 2 rows .* another `image` .*'000000001'"):
+        load_scores(write(tmp_path / "again", ["red", "green"]), tmp_path / "out")
+
+
 def test_a_file_of_scores_that_was_changed_is_refused(tmp_path):
     crawl(tmp_path / "crawl", 2)
     score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
@@ -435,3 +506,34 @@ def test_archives_with_other_headers_are_read_as_tarfile_reads_them(tmp_path, fo
     (tmp_path / "c.tar").write_bytes(member.tobuf(format) + bytes(1024))
     with pytest.raises(tarfile.ReadError, match=r"last\.txt is cut short"):
         list(archive_members(tmp_path / "c.tar"))
+    whole = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "d.tar").write_bytes(whole + bytes(1 << 20))
+    with pytest.raises(tarfile.ReadError, match="zeros, as a file whose download has not ended"):
+        list(archive_members(tmp_path / "d.tar"))
+
+
+@pytest.mark.parametrize("size", [0, 512])
+def test_no_bytes_are_no_archive(tmp_path, size):
+    write_tar(tmp_path / "crawl/0.tar", pairs(0, 2))
+    (tmp_path / "crawl/1.tar").write_bytes(bytes(size))
+    with pytest.raises(ValueError, match=rf"1 of 2 shards cannot be read.*\(it has {size} bytes, and an archive"):
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    with pytest.raises(ValueError, match=rf"1\.tar cannot be read to its end \(it has {size} bytes"):
+        load_captioned(tmp_path / "crawl", images=False)
+
+
+def test_an_archive_without_a_file_is_counted(tmp_path):
+    (tmp_path / "crawl").mkdir()
+    (tmp_path / "crawl/1.tar").write_bytes(bytes(10_240))
+    with pytest.raises(ValueError, match=r"holds no pair: archives that hold no file: 1 \(1\.tar"):
+        load_captioned(tmp_path / "crawl", images=False)
+    with pytest.raises(ValueError, match=r"`caption` is not in the data.*archives that hold no file: 1"):
+        score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    write_tar(tmp_path / "crawl/0.tar", pairs(0, 2))
+    data = load_captioned(tmp_path / "crawl", images=False)
+    assert (data["caption"][:], data.info.description.split("left out: ")[1]) == (
+        [row["caption"] for row in pairs(0, 2)],
+        "archives that hold no file: 1 (1.tar, for example).",
+    )
+    status = score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    assert (status.pairs, status.left_out) == (2, {"archives that hold no file": (1, "1.tar: 1.tar")})

@@ -6,8 +6,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
+from PIL import Image
 
-from hf_curriculum import CaptionLength, NounCount, add_scores, load_scores, read_provenance, save_scores
+from hf_curriculum import (
+    CaptionLength,
+    NounCount,
+    Scorer,
+    add_scores,
+    add_scores_from,
+    load_captioned,
+    load_scores,
+    read_provenance,
+    save_scores,
+)
 from hf_curriculum.provenance import score_values
 
 
@@ -143,6 +154,37 @@ def test_wrong_arguments(bare, scored, tmp_path):
         save_scores(scored, tmp_path / "s.parquet", columns=["pixels"])
     with pytest.raises(ValueError, match="`url` is not in the data"):
         save_scores(scored, tmp_path / "s.parquet", key="url")
+
+
+class Brightness(Scorer):
+    columns, name = ("image",), "brightness"
+
+    def score(self, batch, rank):
+        return np.array([np.asarray(image.convert("L")).mean() for image in batch["image"]])
+
+
+def test_scores_do_not_go_to_an_image_or_text_that_was_replaced(tmp_path):
+    for name, colour in (("0.png", "red"), ("1.png", "blue")):
+        Image.new("RGB", (8, 8), colour).save(tmp_path / name)
+    table = tmp_path / "m.csv"
+    table.write_text("file_name,caption\n0.png,a\n1.png,b\n")
+    data = load_captioned(table)
+    looks = save_scores(add_scores(data, Brightness()), tmp_path / "looks.parquet", key="image_id")
+    splits = DatasetDict(train=data.select([1]), test=data.select([0]))
+    texts = save_scores(add_scores(splits, CaptionLength()), tmp_path / "texts.parquet", key="image_id")
+    assert pq.read_schema(looks).names == ["image_id", "brightness", "checked_image"]
+    Image.new("RGB", (8, 8), "green").save(tmp_path / "1.png")
+    table.write_text("file_name,caption\n0.png,a b\n1.png,b\n")
+    now = load_captioned(table)
+    with pytest.raises(ValueError, match=r"1 of 2 rows have a key \['image_id'\].* another `caption` .*'0\.png'"):
+        load_scores(now, texts)
+    assert load_scores(now.select([1]), texts)["caption_length"][:] == [1.0]  # whose image is not scored
+    with pytest.raises(ValueError, match=r"1 of 2 rows .* another `image` .*'1\.png'"):
+        load_scores(now, looks)
+    for source in (looks, Dataset.from_parquet(str(looks))):
+        by_key = add_scores_from(now, source, on="image_id")
+        assert by_key["brightness"][:] == [76.0, 29.0]
+        assert "checked_image" not in by_key.column_names
 
 
 def test_size_per_row(tmp_path):

@@ -13,6 +13,7 @@ from hf_curriculum.data.left_out import LeftOut
 
 COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MAGIC = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, xz, zstd
+_PADDING = 1 << 20  # zeros at an end, at most; most programs write 10,240
 UNPACK = (
     "{} is compressed, so its files cannot be read by their place. Unpack it once (`gunzip`, `bunzip2`, `unxz` or "
     "`unzstd`, which leave a .tar) and name that: images hardly become smaller by it."
@@ -28,7 +29,9 @@ def archive_members(path: Path, left_out: LeftOut | None = None) -> Iterator[tup
     with path.open("rb") as archive:
         if archive.read(6).startswith(_MAGIC):
             raise ValueError(UNPACK.format(path))
-        archive.seek(-min(block, length), os.SEEK_END)
+        if length < 2 * block:
+            raise tarfile.ReadError(f"it has {length:,} bytes, and an archive without a file has {2 * block:,}")
+        archive.seek(-block, os.SEEK_END)
         if archive.read().strip(b"\0"):  # cut between two files it would seem whole
             raise tarfile.ReadError("it does not end as an archive does")
         while True:
@@ -66,7 +69,7 @@ def archive_members(path: Path, left_out: LeftOut | None = None) -> Iterator[tup
 
 
 def _validate_end(archive: BinaryIO, at: int) -> None:
-    """Raises if anything stands behind the end: `tarfile` takes a damaged header for it."""
+    """Raises if anything stands behind the end, or more than fills it: `tarfile` takes a damaged header for it."""
     archive.seek(at)
     while content := archive.read(1 << 20):
         if content.strip(b"\0"):
@@ -74,3 +77,7 @@ def _validate_end(archive: BinaryIO, at: int) -> None:
                 f"behind its end at byte {at:,} it goes on: the next header is damaged, or several archives were put "
                 "into one file. Write one archive of what `tar --ignore-zeros -xf` gives"
             )
+    if archive.tell() - at > _PADDING:
+        raise tarfile.ReadError(
+            f"behind byte {at:,} it holds {archive.tell() - at:,} zeros, as a file whose download has not ended"
+        )

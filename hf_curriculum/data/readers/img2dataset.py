@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from datasets import Dataset, Image, Value
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.folder import find_caption_file
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.shards import STATS, Kind, SourceShard
 from hf_curriculum.data.readers.webdataset import URL, load_shards, refuse
@@ -26,8 +28,12 @@ _BOOKKEEPING += ("sha256", "md5", "sha512", "txt")
 
 
 def is_img2dataset(folder: Path) -> bool:
-    """Whether a folder is the output of `img2dataset`: it has a `*_stats.json`."""
-    return folder.is_dir() and next(folder.glob(f"*{STATS}"), None) is not None
+    """Whether a folder is the output of `img2dataset`, or holds such: it has a `*_stats.json`."""
+    if not folder.is_dir():
+        return False
+    return next(folder.glob(f"*{STATS}"), None) is not None or (
+        find_caption_file(folder) is None and bool(finished_shards(folder))
+    )
 
 
 def load_img2dataset(
@@ -45,7 +51,8 @@ def load_img2dataset(
     image share it; a digest of the image where no address was saved), `url`, `key`, and the further columns that were
     saved (`save_additional_columns`). Read are the formats "webdataset", "parquet" and "files". Of the last the images
     stay where they are; of the others their bytes are written once to the cache of `datasets`. Shards that are not
-    finished are left out with a warning. `group_samples` says which files belong together.
+    finished are left out with a warning. Downloads in folders below are read too. `group_samples` says which files
+    belong together.
 
     `load_captioned(folder)` does the same, and checks that the images can be decoded.
 
@@ -111,9 +118,11 @@ def _stamped(folder: Path, name: str) -> SourceShard:
     for ending, kind in kinds:
         path = folder.absolute() / f"{name}{ending}"
         if path.exists():
-            status = path.stat()
-            stamp = f"{status.st_size} {status.st_mtime_ns}"
-            return SourceShard(path.name, str(path), "files" if path.is_dir() else kind, status.st_size, stamp)
+            inside = [entry.stat() for entry in os.scandir(path)] if path.is_dir() else []
+            status = [path.stat(), *inside]  # a text that is written in place changes no date of its folder
+            size, changed = sum(each.st_size for each in status), max(each.st_mtime_ns for each in status)
+            kind = "files" if path.is_dir() else kind
+            return SourceShard(f"{name}{ending}", str(path), kind, size, f"{size} {changed}")
     raise FileNotFoundError(
         f"{folder} has the record {name}{STATS} but neither {name}.tar, {name}.parquet nor the folder {name}: its "
         "images are elsewhere. Put them in one folder, or delete the record to leave the shard out."
@@ -121,9 +130,10 @@ def _stamped(folder: Path, name: str) -> SourceShard:
 
 
 def _warn_of_unfinished(folder: Path) -> None:
-    known = set(finished_shards(folder))
-    names = {entry.stem for entry in folder.iterdir() if entry.suffix in (".tar", ".parquet") or entry.is_dir()}
-    unfinished = sorted(name for name in names - known if name.isdigit())
+    known = {folder / name for name in finished_shards(folder)}
+    entries = (entry for place in {path.parent for path in known} for entry in place.iterdir())
+    found = {entry.with_suffix("") for entry in entries if entry.suffix in (".tar", ".parquet") or entry.is_dir()}
+    unfinished = sorted(str(path.relative_to(folder)) for path in found - known if path.name.isdigit())
     if unfinished:
         logger.warning(
             "%s: the shards %s have no *%s, so img2dataset has not finished them: they are left out.",
@@ -160,8 +170,14 @@ class Downloads:
 
 
 def finished_shards(folder: Path) -> list[str]:
-    """The names of the shards that `img2dataset` finished, in order: "00000", "00001"."""
-    return sorted(file.name.removesuffix(STATS) for file in folder.glob(f"*{STATS}"))
+    """The names of the shards that `img2dataset` finished, in order: "00000", "00001", "part2/00000"."""
+    found: list[str] = []
+    for place, folders, names in os.walk(folder):
+        within = Path(place).relative_to(folder)
+        stems = [name.removesuffix(STATS) for name in names if name.endswith(STATS)]
+        folders[:] = [name for name in folders if name not in stems and name[0] != "."]
+        found += [(within / stem).as_posix() for stem in stems if stem.isdigit() or not within.name]
+    return sorted(found)
 
 
 def read_downloads(folder: str | Path) -> Downloads:

@@ -41,20 +41,29 @@ def group_samples(names: Sequence[str], left_out: LeftOut) -> list[Sample]:
 
     - Names that have dots themselves: where an image and a caption are called alike up to their last dot
       (`v1.0_a.jpg`, `v1.0_a.txt`), that is their key. `0001.seg.png` stays a file of `0001`.
-    - Files of one key that are not neighbours are one sample. A second file of one name begins another sample.
+    - Files of one key that are not neighbours are one sample. A second file of one name begins another sample; unless
+      all samples of the key have the same endings, they are left out, since any text might be of another image.
     - Two images whose names have dots and that share neither caption nor record are two samples.
     - Files in hidden folders, and names that lead outside of the archive, are not read.
     """
     files = list(_named(names, left_out))
     samples: list[Sample] = []
     current: dict[str, Sample] = {}
+    repeated: dict[str, list[Sample]] = {}
     for (number, _, _), key in zip(files, _keys(names, files), strict=True):
         ending, sample = names[number][len(key) :].lower(), current.get(key)
         if sample is None or ending in sample.files:
-            sample = current[key] = Sample(key)
-            samples.append(sample)
+            current[key] = Sample(key)
+            samples.append(current[key])
+            if sample is not None:
+                repeated.setdefault(key, [sample]).append(current[key])
+            sample = current[key]
         sample.files[ending] = number
-    return samples
+    mixed = {key for key, ones in repeated.items() if any(one.files.keys() != ones[0].files.keys() for one in ones)}
+    for key in mixed:
+        reason = "samples of a key that stands more than once (which files belong together is not known)"
+        left_out.add(reason, len(repeated[key]), key)
+    return [sample for sample in samples if sample.key not in mixed] if mixed else samples
 
 
 def _named(names: Sequence[str], left_out: LeftOut) -> Iterator[tuple[int, str, bool]]:

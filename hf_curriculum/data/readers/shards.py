@@ -65,7 +65,7 @@ class SourceShard:
         name: its path from the folder that all shards share.
         address: its path, or address of `fsspec`.
         kind: how it is read.
-        bytes: its size, 0 for a folder.
+        bytes: its size, of a folder that of its files.
         stamp: changes when it is written again.
         storage_options: of its file system.
     """
@@ -217,13 +217,20 @@ def _named_by(
     inside = {
         name: info for name, info in fs.find(path, detail=True, withdirs=True).items() if not _hidden(name, path)
     }
-    finished = [name.removesuffix(STATS) for name in inside if name.endswith(STATS)]
+    stems = (name.removesuffix(STATS) for name in inside if name.endswith(STATS))
+    finished = [stem for stem in stems if fs._parent(stem) == path or posixpath.basename(stem).isdigit()]
     if finished:
+        folders: dict[str, dict[str, Any]] = {}
+        for name, info in inside.items():  # a text that is written in place changes no date of its folder
+            place = name.rpartition("/")[0]
+            parent = folders.setdefault(place, {"size": 0, "mtime": inside.get(place, {}).get("mtime") or 0})
+            parent["size"] += int(info.get("size") or 0)
+            parent["mtime"] = max(parent["mtime"], info.get("mtime") or 0)
         for stem in sorted(finished):
             shard = next((stem + ending for ending in (".tar", "", ".parquet") if stem + ending in inside), None)
             if shard is None:
                 raise FileNotFoundError(f"{stem}{STATS} says that a shard is finished, and its images are not there.")
-            yield _kind(shard, folder=shard == stem), inside[shard]
+            yield _kind(shard, folder=shard == stem), inside[shard] | (folders.get(shard) or {})
         return
     tars = [name for name in inside if name.endswith(".tar")]
     compressed = next((name for name in inside if name.endswith(COMPRESSED)), None)
@@ -257,7 +264,8 @@ def _kind(path: str, folder: bool = False) -> Kind:
 
 def _stamp(info: Mapping[str, Any]) -> str:
     """What a file system says of a file's version."""
-    marks = (info.get(name) for name in ("ETag", "etag", "mtime", "LastModified", "last_modified", "mtimeMs"))
+    names = ("ETag", "etag", "blob_id", "mtime", "LastModified", "last_modified", "mtimeMs")
+    marks = (info.get(name) for name in names)
     return f"{info.get('size')} {next((mark for mark in marks if mark), '')}"
 
 
@@ -438,6 +446,7 @@ class ShardReader:
             members = list(archive_members(self.path, self.left_out))
         except (tarfile.ReadError, EOFError) as error:
             raise ValueError(f"{self.path} cannot be read to its end ({error}). {AGAIN}") from error
+        self.left_out.add("archives that hold no file", not members, self.path.name)
         with self.path.open("rb") as archive:
 
             def read(number: int) -> bytes:
@@ -531,7 +540,7 @@ class ShardReader:
         text = content.decode("utf-8-sig", "replace")
         if "\ufffd" in text:
             self.left_out.add("texts that are not UTF-8 (what cannot be read is replaced)", 1, key)
-        return text
+        return text.strip()  # as of a text beside an image in a folder
 
     def _record(self, key: str, content: bytes) -> dict[str, Any]:
         """The record of a sample, from JSON; a damaged one is a fault of its row."""

@@ -70,8 +70,9 @@ def load_webdataset(
 
     Columns: `image`, `caption`, `image_id` (a digest of the image), `key`, `shard` (as in the scores of
     `score_shards`), and the fields of the JSON files. `group_samples` says which files belong together. A list of
-    captions becomes a row for each. Without a `.txt`, captions are the field of the JSON that is called as in tables
-    (`text`, `captions`, ...). Samples without an image are left out and counted.
+    captions becomes a row for each. Spaces and line ends around the text of a file are no part of it. Without a
+    `.txt`, captions are the field of the JSON that is called as in tables (`text`, `captions`, ...). Samples without
+    an image are left out and counted.
 
     Args:
         path: an archive (.tar), or a folder of some. Archives in folders called train, validation and test, or called

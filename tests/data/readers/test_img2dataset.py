@@ -15,7 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from hf_curriculum import NounCount, Phases, add_scores, load_captioned, make_plan
+from hf_curriculum import (
+    CaptionLength,
+    NounCount,
+    Phases,
+    add_scores,
+    load_captioned,
+    load_scores,
+    make_plan,
+    score_shards,
+)
 from hf_curriculum.data.readers.img2dataset import Downloads, load_img2dataset, read_downloads
 from hf_curriculum.data.readers.url_lists import _failures, is_url_list, load_url_list, read_url_list
 
@@ -407,6 +416,30 @@ def test_what_is_there_is_no_warning(tmp_path, caplog):
     assert {image["bytes"] for image in rows.cast_column("image", datasets.Image(decode=False))["image"]} == {None}
     said = next(record for record in caplog.records if "2 of 2 images are there" in record.getMessage())
     assert said.levelno == logging.INFO
+
+
+@pytest.mark.parametrize("form", ["files", "webdataset", "parquet"])
+@pytest.mark.parametrize("first", ["", "part1"])
+def test_downloads_in_folders_below_are_read_too(tmp_path, caplog, form, first):
+    write_shard(tmp_path / "dl" / first, "00000", [0, 1], form)
+    write_shard(tmp_path / "dl/part2", "00000", [2], form)
+    write_shard(tmp_path / "dl/part2", "00001", [4], form, finished=False)
+    (tmp_path / "dl/part2/sizes_stats.json").write_text("{}")  # of something else
+    data = load_captioned(tmp_path / "dl")
+    assert data["caption"][:] == [CAPTIONS[0], CAPTIONS[2]]
+    assert [image.width for image in data["image"]] == [8, 10]
+    assert "2 of 3 images are there" in caplog.text
+    assert "the shards ['part2/00001'] have no *_stats.json" in caplog.text
+    score_shards(tmp_path / "dl", CaptionLength(), tmp_path / "out", keep=["url"])
+    lengths = load_scores(data, tmp_path / "out")["caption_length"][:]
+    assert lengths == [len(caption.split()) for caption in data["caption"]]
+
+
+def test_a_text_that_was_written_in_place_is_read_again(tmp_path):
+    write_shard(tmp_path / "dl", "00000", [0], "files")
+    assert load_captioned(tmp_path / "dl")["caption"][:] == [CAPTIONS[0]]
+    next((tmp_path / "dl/00000").glob("*.txt")).write_text("a cat")
+    assert load_captioned(tmp_path / "dl")["caption"][:] == ["a cat"]
 
 
 def test_reasons_that_a_table_keeps_or_not(tmp_path):

@@ -287,6 +287,14 @@ class TestSources:
         part = pairs.select(range(1000, 2000))
         assert derive_image_ids(part.remove_columns("image_id"))["image_id"][:] == part["image_id"][:]
 
+    def test_parquet_files_of_different_columns(self, tmp_path):
+        rows(caption=["a", "b"]).to_parquet(str(tmp_path / "0.parquet"))
+        rows(caption=["c", "d"], more=[1, 2]).to_parquet(str(tmp_path / "1.parquet"))
+        with pytest.raises(ValueError, match=r"(?s)have different columns, .*more: int64"):
+            load_captioned(tmp_path)
+        parts = [load_captioned(tmp_path / f"{number}.parquet") for number in (0, 1)]
+        assert datasets.concatenate_datasets(parts)["more"][:] == [None, None, 1, 2]
+
     def test_lists_of_captions_in_parquet(self, tmp_path):
         source = rows().add_column("captions", [["a", "b"], ["c"]], feature=List(Value("string")))
         source.to_parquet(tmp_path / "x.parquet")

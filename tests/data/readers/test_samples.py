@@ -50,6 +50,23 @@ def test_the_files_of_a_sample(names, samples):
     assert grouped(names.split())[1] == {}
 
 
+@pytest.mark.parametrize(
+    ("names", "samples", "count"),
+    [
+        ("1.png 1.txt 1.txt 1.png 2.png 2.txt", "1:.png.txt 1:.txt.png 2:.png.txt", 0),
+        ("1.png 1.png 1.txt 1.txt 2.png 2.txt", "2:.png.txt", 3),  # sorted by name
+        ("1.png 1.png 1.txt 2.png 2.txt", "2:.png.txt", 2),
+        ("1.txt 1.png 2.png 2.txt 1.txt", "2:.png.txt", 2),
+        ("1.png 1.txt 1.png 1.png 1.txt 1.txt", "", 4),
+    ],
+)
+def test_a_key_that_stands_more_than_once(names, samples, count):
+    found, left_out = grouped(names.split())
+    assert " ".join(f"{key}:{''.join(files)}" for key, files in found) == samples
+    reason = "samples of a key that stands more than once (which files belong together is not known)"
+    assert left_out == ({reason: count} if count else {})
+
+
 def test_files_that_belong_to_no_sample_are_counted():
     samples, left_out = grouped(["README", "1.jpg", "../2.jpg", "/3.jpg", "4.", "a/../5.jpg", "1.b"])
     assert samples == [("1", {".jpg": "1.jpg", ".b": "1.b"})]

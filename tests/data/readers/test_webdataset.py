@@ -443,6 +443,16 @@ def test_files_beside_shards_are_counted_by_both_readers(tmp_path, caplog):
     assert f"{tmp_path}/d, left out: {reason}." in caplog.text
 
 
+@pytest.mark.parametrize("text", ["a dog\n", "a dog\r\n", "\ufeffa dog", " a dog \n\n"])
+def test_a_text_in_an_archive_is_that_of_a_folder(tmp_path, text):
+    (tmp_path / "folder").mkdir()
+    for name, content in (("1.png", picture(1)), ("1.txt", text.encode())):
+        (tmp_path / "folder" / name).write_bytes(content)
+    write(tmp_path / "archives/0.tar", ("1.png", 1), ("1.txt", text))
+    captions = [load_captioned(tmp_path / name)["caption"][:] for name in ("folder", "archives")]
+    assert captions == [["a dog"], ["a dog"]]
+
+
 def test_values_of_several_types_are_texts_of_json(tmp_path):
     values = [{"k": [1, "é"]}, 7, "seven", None, True]
     path = write(
