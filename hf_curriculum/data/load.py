@@ -18,7 +18,7 @@ from hf_curriculum.data.load_conversations import json_fields
 from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import Columns, adopt, caption_columns, validate_mapping, with_ids
 from hf_curriculum.data.readers.files import read_caption_files
-from hf_curriculum.data.readers.folder import find_caption_file, find_parquet_beside_images
+from hf_curriculum.data.readers.folder import count_passed_over, find_caption_file, find_parquet_beside_images
 from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
 from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
@@ -259,7 +259,9 @@ def _read_files(request: Request) -> Read:
 
 
 def _read_parquet_beside_images(request: Request) -> Read:
-    return _read_with_datasets(replace(request, source=find_parquet_beside_images(request.path)))
+    file = find_parquet_beside_images(request.path)
+    count_passed_over(request.path, [file], request.left_out)
+    return _read_with_datasets(replace(request, source=file))
 
 
 def _read_with_datasets(request: Request) -> Read:

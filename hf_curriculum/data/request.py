@@ -19,12 +19,17 @@ from hf_curriculum.config import special_file
 from hf_curriculum.data.identity import validate_image_ids, warn_of_several_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
+from hf_curriculum.data.readers.folder import (
+    ARROW_SUFFIXES,
+    count_passed_over,
+    find_caption_file,
+    find_files,
+    find_split_folders,
+)
 from hf_curriculum.data.readers.outside_files import local_path, named_files, validate_folder, validate_inside
 
 UNSPLIT = "all"
 """The only key where a source has no splits."""
-ARROW_SUFFIXES = (".parquet", ".arrow")
 SAVED_FILES = ("state.json", "dataset_dict.json")
 """Files of a folder that `save_to_disk` wrote."""
 
@@ -134,11 +139,24 @@ class Request:
         if "data_files" in options:
             options = {**options, "data_files": _literal(options["data_files"])}
         try:
-            return _by_split(datasets.load_dataset(str(source), split=split, **options))
+            loaded = _by_split(datasets.load_dataset(str(source), split=split, **options))
         except OSError as error:
             if path.exists():
                 raise
             raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
+        endings = _ENDINGS.get(next(iter(loaded.values())).info.builder_name or "")
+        if path.is_dir() and endings and not {"data_files", "data_dir"} & set(options):
+            count_passed_over(path, find_files(path, endings), self.left_out)
+        return loaded
+
+
+_ENDINGS = {
+    "parquet": (".parquet",),
+    "arrow": (".arrow",),
+    "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
+    "json": (".json", ".jsonl", ".json.gz", ".jsonl.gz"),
+}
+"""Builder of `datasets` → endings of the files that it reads, of all that are in a folder."""
 
 
 def _literal(files: Any) -> Any:

@@ -80,7 +80,7 @@ def read_caption_files(request: Request) -> dict[str, Dataset]:
     tables: dict[str, tuple[dict[str, Any], Path]] = {}
     files = _caption_files(request.path)
     if request.path.is_dir():
-        count_passed_over(request.path, files.values(), request.left_out)
+        count_passed_over(request.path, files.values(), request.left_out, images_too=request.images is None)
     for folder_split, file in files.items():
         if request.path.is_dir() and file.is_file():
             find_files(file.parent, (*TABLES, *JSON), request.left_out, below=False)

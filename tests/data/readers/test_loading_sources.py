@@ -247,7 +247,7 @@ class TestSources:
         assert loaded["caption"][:] == ["a", "b", "c"]
         assert undecoded(loaded)[2]["path"] == str(folder / place / "2.png")
         table.to_parquet(folder / "more.parquet")
-        with pytest.raises(ValueError, match=r"several Parquet files, \['data.parquet', 'more.parquet'\].*Name one"):
+        with pytest.raises(ValueError, match=r"several tables, \['data.parquet', 'more.parquet'\].*Name it"):
             load_captioned(folder)
         assert load_captioned(folder / "more.parquet")["image_id"][:] == names
 
@@ -397,7 +397,7 @@ def test_as_many_images_as_parquet_files_are_not_its_data(tmp_path, images, foun
     if found:
         assert load_captioned(tmp_path).num_rows == {"train": 2, "test": 2}
         return
-    with pytest.raises(ValueError, match="several Parquet files"):
+    with pytest.raises(ValueError, match="several tables"):
         load_captioned(tmp_path)
 
 
