@@ -141,7 +141,11 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
     first = next((number for number, line in enumerate(lines) if line.strip()), len(lines))
     if first == len(lines):
         return Records()
-    delimiter = min(",\t|;", key=lambda mark: lines[first].find(mark) if mark in lines[first] else len(lines[first]))
+    excel = re.fullmatch(r'"?sep=([,\t|;])"?[\r\n]*', lines[first])
+    if excel:  # Excel's own first line
+        first = next((number for number, line in enumerate(lines) if number > first and line.strip()), first)
+    marks = excel[1] if excel else ",\t|;"
+    delimiter = min(marks, key=lambda mark: lines[first].find(mark) if mark in lines[first] else len(lines[first]))
     spaced = lines[first].count(delimiter) == lines[first].count(f"{delimiter} ") > 0
     dialect: dict[str, Any] = {"delimiter": delimiter, "skipinitialspace": spaced, "strict": True}
     if delimiter == "|" and spaced:  # Flickr30k's, which knows no quotation
@@ -189,31 +193,46 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
 
 
 def _rows(lines: list[str], first: int, dialect: Mapping[str, Any], reject: Reject) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of each row that is not blank; after a line that cannot be read comes the next line."""
+    """Line number and cells of each row that is not blank; after what cannot be read comes the next line."""
+    doubt = first  # lines before this one may be inside a cell that was not read
+    unquoted = f"`pandas.read_csv(FILE, sep={dialect['delimiter']!r}, quoting=3).to_csv(NEW, index=False)`."
     while first < len(lines):
         start, reader = first, csv.reader(map(lines.__getitem__, range(first, len(lines))), **dialect)
         while True:
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                problem = f"{error}, where it may stand for a picture" if "limit" in str(error) else str(error)
+                first, doubt = start + 1, max(doubt, first + reader.line_num)
+                problem = f"opens a cell and does not close it at its end ({error})"
+                if "limit" in str(error) and '"' not in lines[start]:
+                    reject(
+                        f"Line {first} has a cell of more than {csv.field_size_limit():,} characters, as a picture in "
+                        "base64 has and no caption. Store pictures as files."
+                    )
+                    break
             else:
                 if cells is None:
                     return
                 end = first + reader.line_num
-                if end == start + 1 or not _takes_rows(lines[start:end], cells, dialect):
+                if end > start + 1 and _takes_rows(lines[start:end], cells, dialect):
+                    reject(
+                        f"Lines {start + 1} to {end} are in one pair of quotation marks, and look like rows: "
+                        f"{lines[start][:80]!r}. If they are one row, take the line breaks out of its cell. If the "
+                        f"marks belong to captions, the file knows no quotation, so rewrite it: {unquoted}"
+                    )
+                    first = end
+                    break
+                if start >= doubt or lines[start].count('"') % 2 == 0:
                     if cells:
                         yield start + 1, cells
                     start = end
                     continue
-                problem = "lines below it look like rows"
+                first, problem = start + 1, "may be the end of a cell above"
             reject(
-                f"In line {start + 1} a quotation mark opens a cell and does not close it at its end ({problem}): "
-                f"{lines[start][:80]!r}. Within quotation marks each one is written twice, as Excel and pandas do: "
-                '"He said ""Hi""". If the file knows no quotation, rewrite it: '
-                f"`pandas.read_csv(FILE, sep={dialect['delimiter']!r}, quoting=3).to_csv(NEW, index=False)`."
+                f"In line {first} a quotation mark {problem}: {lines[first - 1][:80]!r}. "
+                "Within quotation marks each one is written twice, as Excel and pandas do: "
+                f'"He said ""Hi""". If the file knows no quotation, rewrite it: {unquoted}'
             )
-            first = start + 1
             break
 
 
