@@ -73,6 +73,8 @@ def read_coco(content: dict[str, Any], reject: Reject, left_out: LeftOut) -> dic
         )
     left_out.add("captions of images that the file does not list", len(unlisted), next(iter(unlisted), None))
     names = {key: _file_name(image) for key, image in images.items()}
+    bare = images.keys() - ids
+    left_out.add("images without a caption", len(bare), names[min(bare)] if bare else None)
     ours = {
         FILE_NAME: [names[image_id] for image_id in ids],
         CAPTION: [annotation["caption"] for annotation in known],

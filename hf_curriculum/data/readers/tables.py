@@ -273,28 +273,25 @@ def table_fields(
     return found if found[CAPTION] and (found[IMAGE] or text_alone) else None
 
 
-def with_title(aliases: tuple[str, ...], fields: Sequence[str]) -> tuple[str, ...]:
-    """The aliases of captions for data with these fields, where a title may be one."""
-    return (*aliases, "title") if find_alias(fields, [_TITLED]) else aliases
-
-
 def find_alias(fields: Sequence[str], aliases: Sequence[str]) -> list[str]:
     """The field of the first alias that there is, in capitals or not: one or none."""
     exact = [alias for alias in aliases if alias in fields]
     return exact[:1] or [field for alias in aliases for field in fields if field.lower() == alias][:1]
 
 
-def numbered_captions(fields: Sequence[str]) -> list[str]:
-    """Fields called `caption0`, `caption_1`, `Sentence 2`, in the order of their numbers."""
-    found = {field: re.fullmatch(r"([a-z]+)[ _.-]?(\d+)", field.lower()) for field in fields}
-    numbered = {field: int(match[2]) for field, match in found.items() if match and match[1] in CAPTION_FIELDS}
-    return sorted(numbered, key=numbered.__getitem__)
-
-
 @lru_cache(maxsize=256)
-def caption_fields(fields: tuple[str, ...]) -> list[str]:
-    """The fields that hold captions, by their usual names: one, several that are numbered, or none."""
-    return find_alias(fields, with_title(CAPTION_FIELDS, fields)) or numbered_captions(fields)
+def caption_fields(fields: tuple[str, ...], aliases: tuple[str, ...] = CAPTION_FIELDS) -> list[str]:
+    """The fields that hold captions, by their usual names: one, and those that are numbered; or none.
+
+    Numbered are `caption0`, `caption_1`, `Sentence 2`, in the order of their numbers; beside `caption` from 2 on.
+    """
+    first = find_alias(fields, (*aliases, "title") if find_alias(fields, [_TITLED]) else aliases)
+    stems = [field.lower() for field in first] or CAPTION_FIELDS
+    found = {field: re.fullmatch(r"([a-z]+)[ _.-]?(\d+)", field.lower()) for field in fields}
+    numbered = {field: int(match[2]) for field, match in found.items() if match and match[1] in stems}
+    if first and min(numbered.values(), default=2) < 2:
+        return first
+    return first + sorted(numbered, key=numbered.__getitem__)
 
 
 def read_caption_table(
@@ -348,7 +345,7 @@ def _names(record: Any, fields: Mapping[str, list[str]]) -> tuple[str | None, st
 
 
 def _captions(record: Mapping[str, Any], fields: list[str]) -> list[str | None]:
-    """The captions of a row: of a list, or of one field each; null and NaN, as pandas writes it, are none."""
+    """The captions of a row: of a list, or of one field each; NaN, as pandas writes it, and no caption are null."""
     cells = [record.get(field) for field in fields]
     if len(cells) > 1:
         cells = [cell for cell in cells if cell]
@@ -360,7 +357,7 @@ def _captions(record: Mapping[str, Any], fields: list[str]) -> list[str | None]:
                 f"has the caption {caption!r:.100} in {fields}, and a text or a list of texts is needed. Another "
                 "field is named by columns={'caption': ...} (hf-curriculum score: --column caption=...)."
             )
-    return captions
+    return captions or [None]
 
 
 def shared_scalars(
