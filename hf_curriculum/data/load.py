@@ -175,14 +175,7 @@ def _read_img2dataset(request: Request) -> Read:
     unused = {"images": request.images} if request.images is not None else {}
     unused |= {"download": True} if request.download else {}
     validate_unused(unused, f"{request.path} holds its own images")
-    rows = load_img2dataset(
-        request.path,
-        request.columns,
-        num_proc=request.num_proc,
-        allow_outside=request.allow_outside,
-        reject=request.reject,
-        left_out=request.left_out,
-    )
+    rows = load_img2dataset(request.path, request.columns, **request.archive_options)
     return {UNSPLIT: rows}, [CAPTION]
 
 
@@ -197,10 +190,7 @@ def _read_webdataset(request: Request) -> Read:
         request.path,
         request.columns,
         images=request.images is not False,
-        num_proc=request.num_proc,
-        allow_outside=request.allow_outside,
-        reject=request.reject,
-        left_out=request.left_out,
+        **request.archive_options,
         taken=request.taken,
     )
     return choose_split(splits, request.split), [CAPTION]
@@ -228,14 +218,7 @@ def _read_url_list(request: Request) -> Read:
     path, images, download = request.path, request.images, request.download
     if images:
         validate_unused({"download": True} if download else {}, f"`images={str(images)!r}` has the images")
-        rows = load_url_list(
-            path,
-            images,
-            num_proc=request.num_proc,
-            allow_outside=request.allow_outside,
-            reject=request.reject,
-            left_out=request.left_out,
-        )
+        rows = load_url_list(path, images, **request.archive_options)
     elif images is None and not download:
         raise unasked(path)
     else:

@@ -83,6 +83,12 @@ class Request:
         return Path(self.source) if isinstance(self.source, (str, Path)) else None
 
     @property
+    def archive_options(self) -> dict[str, Any]:
+        """What readers of archives and of outputs of img2dataset take of it."""
+        names = ("num_proc", "allow_outside", "reject", "left_out")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def roots(self) -> list[Path]:
         """The folders that images may be in: the source's own first, and that of the images; none for a `Dataset`."""
         path, options = self.path, self.options

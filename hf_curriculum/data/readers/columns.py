@@ -20,7 +20,7 @@ from hf_curriculum.data.identity import normalise_name
 from hf_curriculum.data.image_files import derive_image_ids, list_lengths, with_stored
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.tables import caption_fields, find_alias, validate_names
-from hf_curriculum.data.readers.url_lists import download_images, is_address
+from hf_curriculum.data.readers.url_lists import download_images, is_address, join_downloads
 from hf_curriculum.data.request import Request
 from hf_curriculum.provenance import append_columns
 
@@ -93,7 +93,9 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
         return dataset
     if names_images:
         validate_names(dataset[IMAGE], "The column taken for `image`")
-    on_the_web = names_images and request.images is None and is_address(next(filter(None, dataset[IMAGE]), ""))
+    on_the_web = names_images and is_address(next(filter(None, dataset[IMAGE]), ""))
+    if on_the_web and request.images and not request.download:
+        return downloaded(dataset, "The column taken for `image`", request)
     if request.download or on_the_web:
         dataset = download_images(dataset, "The column taken for `image`", request.download)
     return as_images(dataset, request.images, next(iter(request.roots), None))
@@ -167,6 +169,13 @@ def _first_images(table: pa.Table) -> pa.Table:
     at[parents] = np.arange(len(parents))
     images = pc.list_flatten(lists).take(pa.array(at, mask=at < 0))
     return table.set_column(table.column_names.index(IMAGE), IMAGE, images)
+
+
+def downloaded(rows: Dataset, source: str | Path, request: Request) -> Dataset:
+    """The rows of a column `image` of addresses, with the images that img2dataset downloaded to `images=`."""
+    table = rows.remove_columns(IMAGE).with_format("arrow")[:]
+    addresses = rows.select_columns([IMAGE]).with_format("arrow")[:][IMAGE].cast(pa.string())
+    return join_downloads(table, addresses, source, request.images, rows._fingerprint, **request.archive_options)
 
 
 def as_images(dataset: Dataset, folder: str | Path | None, beside: Path | None) -> Dataset:

@@ -16,6 +16,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.identity import ids_of_files, match_names
 from hf_curriculum.data.images import image_frame
 from hf_curriculum.data.readers.coco import OBJECTS, is_coco, is_karpathy, read_coco, read_karpathy
+from hf_curriculum.data.readers.columns import downloaded
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
     CAPTION_PATTERNS,
@@ -64,8 +65,8 @@ RULES = f"""It recognises:
   .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt; without file names for images=False;
 - a JSON object of names: {{"a.jpg": "A dog."}}, {{"a.jpg": ["A dog.", "A pet."]}} or {{"a": {{"caption": "A dog."}}}};
 - images with a .txt or .caption of the same name beside each, in folders below too;
-- the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
-  with such a folder as `images=`;
+- the output folder of img2dataset; Conceptual Captions' TSV (caption and address), a table of captions and addresses,
+  and Localized Narratives' .jsonl with such a folder as `images=`;
 - WebDataset: a .tar, or a folder of some, each sample with an image and a .txt, .caption or .json;
 - RedCaps: annotations/<subreddit>_<year>.json with images/<subreddit>/<image_id>.jpg, or an img2dataset folder;
 - any of these files compressed (.gz);
@@ -231,6 +232,8 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
     caption_file = source / "_" if source.is_dir() else source
     if request.download or (folder is None and names and is_address(names[0])):
         return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, request.download)
+    if folder and names and is_address(names[0]):
+        return downloaded(Dataset.from_dict({IMAGE: names, **table}), caption_file, request)
     if folder is not False:
         validate_names(names, source)
     if folder is None:
