@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,15 +12,16 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
+from hf_curriculum.data.captions import TEXT_FIELDS, count_empty_captions, expand_captions, holds_text
 from hf_curriculum.data.images import MAX_PIXELS
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.load_conversations import json_fields
 from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import Columns, adopt, caption_columns, validate_mapping, with_ids
 from hf_curriculum.data.readers.files import read_caption_files
 from hf_curriculum.data.readers.folder import count_passed_over, find_caption_file, find_parquet_beside_images
 from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
-from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
+from hf_curriculum.data.readers.redcaps import count_unkept, is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
     download_folder,
     download_images,
@@ -39,6 +40,7 @@ from hf_curriculum.data.request import (
     one_or_all,
     validate_unused,
 )
+from hf_curriculum.data.text import ending
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -134,7 +136,7 @@ def load_captioned(
     if objects is not None:
         splits = add_objects(splits, objects, request.left_out)
     splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
-    splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
+    splits = {name: _one_caption_per_row(part, captions, request.left_out) for name, part in splits.items()}
     name = source if request.path else "The data set"
     if request.taken:
         taken = ", ".join(f"{ours} ← {theirs}" for ours, theirs in request.taken.items())
@@ -205,10 +207,12 @@ def _read_redcaps(request: Request) -> Read:
     _validate_list(request)
     images = request.images
     if images is False:
-        return {UNSPLIT: Dataset(read_redcaps(request.path, request.reject))}, [CAPTION]
-    if request.download or (images and is_img2dataset(Path(images))):
+        rows = Dataset(read_redcaps(request.path, request.reject))
+    elif request.download or (images and is_img2dataset(Path(images))):
         return _read_url_list(request)
-    rows = load_redcaps(request.path, images, allow_outside=request.allow_outside, reject=request.reject)
+    else:
+        rows = load_redcaps(request.path, images, allow_outside=request.allow_outside, reject=request.reject)
+    count_unkept(request.path, rows, request.left_out)
     return {UNSPLIT: rows}, [CAPTION]
 
 
@@ -225,6 +229,8 @@ def _read_url_list(request: Request) -> Read:
         rows = Dataset(read_url_list(path, request.reject))
         if images is None:
             rows = download_images(rows.add_column(IMAGE, rows[URL][:]), path)
+    if ending(path).lower() != ".tsv":
+        count_unkept(path, rows, request.left_out)
     return {UNSPLIT: rows}, [CAPTION]
 
 
@@ -275,7 +281,13 @@ _LIST = r"(?s)^\s*(\[\s*['\"{].*['\"}]\s*\]|\(\s*['\"].*['\"]\s*,.*\))\s*$"
 """What a list, or a tuple, of texts in Python or JSON looks like."""
 
 
-def _one_caption_per_row(dataset: Dataset, captions: list[str]) -> Dataset:
+def _one_caption_per_row(dataset: Dataset, captions: list[str], left_out: LeftOut) -> Dataset:
+    for column in captions:
+        record = getattr(dataset.features[column], "feature", dataset.features[column])
+        names = list(record) if isinstance(record, Mapping) else []
+        text = next((name for name in TEXT_FIELDS if name in names), None)
+        for name in names:
+            left_out.add(f"field `{name}` of captions (not kept)", len(dataset) * (name != text))
     if captions != [CAPTION] or not holds_text(dataset, CAPTION):
         dataset = expand_captions(dataset, captions)
     empty = count_empty_captions(dataset)

@@ -395,6 +395,10 @@ class TestNarratives:
         assert "hidden files and folders: 1" in caplog.text
 
     def test_traces_are_not_kept(self, narratives):
+        left = load_captioned(narratives, images=False).info.description
+        for name in ("dataset_id", "annotator_id", "traces"):
+            assert f"field `{name}` (not kept): 4 (" in left
+        assert "caption" not in left
         listed = read_url_list(narratives)
         assert listed.column_names == ["caption", "image_id", "url"]
         before = pa.total_allocated_bytes()

@@ -79,6 +79,12 @@ class TestColumns:
         assert loaded["image_id"][:] == ["x", "x", "y"]
         assert loaded.column_names == ["image", "image_id", "caption"]
 
+    def test_fields_of_captions_that_are_records_are_counted(self):
+        records = [[{"raw": "a", "sentid": 1}, {"raw": "b", "sentid": 2}], []]
+        loaded = load_captioned(Dataset.from_dict({"image_id": ["x", "y"], "sentences": records}), images=False)
+        assert loaded["caption"][:] == ["a", "b", None]
+        assert loaded.info.description == "The data set, left out: field `sentid` of captions (not kept): 2."
+
     def test_transforms_are_removed(self):
         source = rows(caption=["a", "b"])
         source.set_transform(lambda batch: {"nothing": batch["caption"]})
