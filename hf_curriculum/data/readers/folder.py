@@ -297,6 +297,9 @@ def _paths_in(root: str, layout: str, names: list[str]) -> dict[str, str]:
     paths = {name: os.path.join(root, _LAYOUTS[layout](name)) for name in names}
     spelled = {name: _path_in(root, layout, name) for name in _not_there(paths)}
     missing = [name for name, path in spelled.items() if path is None]
+    below = _matches_below(Path(root), names) if missing else {}
+    spelled |= {name: os.path.join(root, below[name]) for name in missing if name in below}
+    missing = [name for name in missing if name not in below]
     near = _near_file(root, missing[:100]) if missing else ""
     if near:
         logger.warning("%d of %d images are not in %s. %s", len(missing), len(names), root, near)

@@ -185,7 +185,13 @@ def test_no_row_is_made_of_the_inside_of_a_cell(load, caplog):
         ("x.csv", "file_name,caption,caption\na.jpg,x,y\n", r"x\.csv: The header has \['caption'\] twice"),
         ("x.csv", "a.jpg,A dog runs.\nb.jpg,A cat.\n", "The first line is no header, but a row. Write the names"),
         ("x.csv", '"file_name,caption\na.jpg,x\n', "The header, line 1, cannot be read|In line 1 a quotation mark"),
-        ("x.csv", HEADER.encode() + b"a.jpg,one\nb.jpg,W\xf6lfe\n", r"is not UTF-8: line 3 .*'b\.jpg,Wölfe'.*cp1252"),
+        (
+            "x.csv",
+            HEADER.encode() + b"a.jpg,one\nb.jpg,W\xf6lfe\n",
+            r"is not UTF-8: line 3 .*'b\.jpg,Wölfe' in cp1252",
+        ),
+        ("x.csv", (HEADER + "a.jpg,犬が走る\n").encode("cp932"), r"line 2 .*'a\.jpg,犬が走る' in cp932.*iconv -f cp"),
+        ("x.csv", HEADER.encode() + b"a.jpg,\x81\xff\n", "and would be no text in usual encodings"),
         (
             "x.csv",
             HEADER.encode("utf-16-le"),
