@@ -512,6 +512,8 @@ def first_non_number(dataset: Dataset, column: str) -> str:
 def read_column(dataset: Dataset, column: str) -> pa.Array:
     """A column as one Arrow array, (rows,), in the order of the data set."""
     values = dataset.data.column(column)
+    if isinstance(values.type, pa.BaseExtensionType):  # `Json` of `datasets`: equal texts are equal values
+        values = values.cast(values.type.storage_type)
     if pa.types.is_string(values.type):
         values = values.cast(pa.large_string())  # joined into one array, `string` could hold 2 GB only
     values = values.combine_chunks()

@@ -469,6 +469,10 @@ def test_a_scorer_without_a_name_is_refused():
 
 
 SLIPS = {
+    "a tokenizer for a processor": (
+        lambda: hf.generate_captions(torch.nn.Linear(1, 1), ROWS, hf.train_wordpiece(["a dog"] * 2, 30)),
+        r"Tokenizer\w* was given as `processor`, .* `GitProcessor\(image_processor, tokenizer\)`",
+    ),
     "a rule for a plan": (lambda: hf.CurriculumSampler(hf.Phases(3)), "a Phases as `plan`, and a Plan"),
     "a control of a rule": (lambda: hf.control_of(hf.Phases(3), "iid"), "a Phases as `plan`, and a Plan"),
     "exchanged": (

@@ -134,9 +134,9 @@ class Request:
             return {UNSPLIT: datasets.load_dataset(path.suffix.removeprefix("."), **options)}
         if not path.exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
             raise FileNotFoundError(f"There is no file or folder {source}, nor is it a name of a data set on the Hub.")
-        if path.exists() and glob.has_magic(str(path.resolve())):
+        if path.exists() and re.search(r"[*?[{]", str(path.resolve())):
             raise ValueError(
-                f"`datasets` reads `[`, `*` and `?` in a folder's name as a pattern, so {path} may be another. "
+                f"`datasets` reads `[`, `*`, `?` and `{{` in a folder's name as a pattern, so {path} may be another. "
                 "Rename it, or name a file in it."
             )
         if path.is_dir():

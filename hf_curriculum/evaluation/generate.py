@@ -12,6 +12,7 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, require_columns
+from hf_curriculum.config import kind_of
 from hf_curriculum.data.collators import CaptionCollator
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs, images_for
@@ -169,6 +170,12 @@ def _image_inputs(processor: ProcessorMixin | CaptionCollator, image_column: str
     of_collator = processor.image_inputs if isinstance(processor, CaptionCollator) else None
     if of_collator is not None and not (image_column and isinstance(of_collator, PixelInputs)):
         return of_collator.without_augmentation()
+    if not hasattr(processor, "image_processor"):
+        raise TypeError(
+            f"{kind_of(processor)} was given as `processor`, and one with an `image_processor` and a `tokenizer` is "
+            "needed: what `AutoProcessor` loads, `GitProcessor(image_processor, tokenizer)`, or the CaptionCollator "
+            "that the model was trained with."
+        )
     if processor.image_processor is None:
         raise ValueError(
             f"The {type(processor).__name__} has no image processor, so no image can be read for the model. Pass a "

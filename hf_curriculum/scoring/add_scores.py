@@ -187,7 +187,7 @@ def _image_codes(dataset: Dataset) -> np.ndarray:
         remedy="Rename your column to it, or leave `per_image` out.",
     )
     validate_image_ids(dataset)
-    return group_codes(dataset.data.column(IMAGE_ID) if dataset._indices is None else read_column(dataset, IMAGE_ID))
+    return group_codes(read_column(dataset, IMAGE_ID))
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from datasets import Dataset, DatasetDict, Features, Image, List, Value
+from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_dataset
 from PIL import Image as Pillow
 
 from hf_curriculum import CaptionLength, add_scores, group_captions, make_scenes, read_provenance
@@ -134,6 +135,16 @@ def test_a_row_without_an_id(pairs):
     lost = Dataset.from_dict({"image_id": ["a", None], "caption": ["x", "y"]})
     with pytest.raises(ValueError, match="`image_id` is missing in 1 of 2 rows"):
         group_captions(lost)
+
+
+def test_ids_of_several_types_are_ids(tmp_path):
+    rows = [{"image_id": 1, "caption": "a"}, {"image_id": "x", "caption": "a b"}, {"image_id": 1, "caption": "a b c"}]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    pairs = load_dataset(
+        "json", data_files=str(tmp_path / "x.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert group_captions(pairs)["image_id"][:] == one_row_per_image(pairs)["image_id"][:] == [1, "x"]
+    assert add_scores(pairs, CaptionLength(), per_image="max")["caption_length"][:] == [3, 2, 3]
 
 
 def test_equal_rows_have_equal_hashes():

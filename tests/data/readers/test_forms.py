@@ -186,8 +186,8 @@ def test_a_path_that_exists_is_no_pattern(tmp_path, name):
     several = {"train": [str(file)], "test": str(tmp_path / "b" / "x.parquet")}
     splits = load_captioned("parquet", images=False, data_files=several)
     assert {split: rows["caption"][:] for split, rows in splits.items()} == {"train": ["right"], "test": ["another"]}
-    if any(mark in name for mark in "[*?"):
-        with pytest.raises(ValueError, match=r"reads `\[`, `\*` and `\?` in a folder's name as a pattern"):
+    if any(mark in name for mark in "[*?{"):
+        with pytest.raises(ValueError, match=r"reads `\[`, `\*`, `\?` and `\{` in a folder's name as a pattern"):
             load_captioned(file.parent, images=False)
     else:
         assert load_captioned(file.parent, images=False)["train"]["caption"][:] == ["right"]

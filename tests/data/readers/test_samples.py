@@ -38,6 +38,7 @@ def grouped(names):
         ("1.jpg 1.txt 1.seg.png 1.seg.json", "1:.jpg.txt.seg.png.seg.json"),
         ("v1.a.jpg v1.a.txt v1.a.seg.png", "v1.a:.jpg.txt.seg.png"),
         ("1.left.jpg 1.right.jpg 1.txt", "1:.left.jpg.right.jpg.txt"),
+        ("1.a.jpg 1.b.jpg 2.a.jpg 2.b.jpg", "1.a:.jpg 1.b:.jpg 2.a:.jpg 2.b:.jpg"),
         ("1.a.npy 1.b.npy 2.a.npy 2.b.npy", "1:.a.npy.b.npy 2:.a.npy.b.npy"),
         ("1.image.jpg 1.text.txt 2.image.jpg 2.text.txt", "1:.image.jpg.text.txt 2:.image.jpg.text.txt"),
         ("1.jpg 1.jpg.txt", "1:.jpg.jpg.txt"),

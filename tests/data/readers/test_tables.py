@@ -316,6 +316,10 @@ def test_lines_are_counted_on_where_one_with_half_a_character_is_left_out(tmp_pa
     rows = read_content(tmp_path / "x.jsonl", problems.append)
     assert (list(rows), rows.place(0)) == ([{"a": "b"}], "Line 3")
     assert problems == ["Line 1 holds half a character, a lone surrogate: {'a': '\\ud800'}."]
+    (tmp_path / "x.json").write_text('{"annotations": [{"a": "\\ud800"}, {"a": "b"}], "info": {"a": "b"}}')
+    rows = read_content(tmp_path / "x.json", problems.append)
+    assert rows == {"annotations": [{"a": "b"}], "info": {"a": "b"}}
+    assert problems[1:] == ["Row 1 holds half a character, a lone surrogate: {'a': '\\ud800'}."]
 
 
 def test_a_key_that_stands_twice_is_an_error_at_any_depth():
