@@ -234,10 +234,10 @@ def _undecodable(file: Path, content: Iterable[bytes], encoding: str) -> ValueEr
                     at = len(line[: error.start].decode(name, "replace"))
                     shown[name] = line.decode(name)[max(0, at - 20) : at + 20].strip()
             readings = ", ".join(f"{text!r} in {name}" for name, text in shown.items()) or "no text in usual encodings"
+            command = f"iconv -f {next(iter(shown), 'ENCODING')} -t utf-8 {file.name} > NEW"
             return ValueError(
-                f"{file} is not UTF-8: line {number} has the bytes {part!r}, and would be {readings} (Windows-1252, "
-                "Shift-JIS, GB18030). Convert the file from the one that is right, for example "
-                f"`iconv -f {next(iter(shown), 'ENCODING')} -t utf-8 {file.name} > NEW`."
+                f"{file} is not UTF-8: line {number} has the bytes {part!r}, and would be {readings}. Convert the "
+                f"file from the encoding that is right: `{command}`, for example."
             )
     return ValueError(f"{file} is not UTF-8: it ends within a letter, so it is cut short. Copy it again.")
 

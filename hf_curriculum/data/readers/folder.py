@@ -42,12 +42,7 @@ _DATASETS_OWN = "dataset_info"
 
 
 def visible_files(folder: Path, endings: tuple[str, ...] = ("",)) -> list[Path]:
-    """The files of a folder by name, without hidden ones (`._a.csv`, `.DS_Store`), which are never data.
-
-    Args:
-        folder: it is not looked below.
-        endings: what the names end in, in capitals or not.
-    """
+    """The files of a folder, not below it, by name, that end in one of these, in capitals or not; none is hidden."""
     with os.scandir(folder) as entries:
         ending = (entry for entry in entries if entry.name[0] != "." and entry.name.lower().endswith(endings))
         return [folder / name for name in sorted(entry.name for entry in ending if entry.is_file())]
