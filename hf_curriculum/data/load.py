@@ -68,7 +68,7 @@ def load_captioned(
 
     Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `caption` (string), `image_id`
     (string, shared by the captions of an image) and what else the source holds. Captions are left as they are; empty
-    ones are counted in a warning (`drop_empty_captions`).
+    ones are counted in a warning (`drop_empty_captions`), and an image with an empty list of captions has one.
 
     Args:
         source: a loaded data set, a name on the Hub, or a path: `hf_curriculum.data.readers.files.RULES` lists the

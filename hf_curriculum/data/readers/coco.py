@@ -479,17 +479,17 @@ def read_voc(source: Path, files: Mapping[str, Path]) -> list[Annotated]:
 
 def _validate_file_names(source: Path, said: Mapping[str, str]) -> None:
     """A warning where VOC's XML files say that they are of images called otherwise; an error where it is another's."""
-    own = {_called(name): name for name in said}
+    names = {_called(name): name for name in said}
     others = {
         name: image
         for name, file in said.items()
         if file
         and (image := _called(posixpath.join(posixpath.dirname(name), posixpath.basename(file)))) != _called(name)
     }
-    theirs = next((name for name, image in others.items() if image in own), None)
+    theirs = next((name for name, image in others.items() if image in names), None)
     if theirs is not None:
         raise ValueError(
-            f"{source}: {theirs!r} has the `<filename>` {said[theirs]!r}, and {own[others[theirs]]!r} is there too, "
+            f"{source}: {theirs!r} has the `<filename>` {said[theirs]!r}, and {names[others[theirs]]!r} is there too, "
             "so it is not known of which picture its boxes are. Correct the elements, or remove them where the names "
             "of the XML files are right."
         )

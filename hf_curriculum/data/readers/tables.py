@@ -96,6 +96,8 @@ def _parse_line(line: str) -> Any:
     except RepeatedKeyError as error:
         raise ValueError(f"not clear: {error}") from error
     except json.JSONDecodeError as error:
+        if line[error.pos :].strip() == ",":
+            raise ValueError("an object with a comma behind it, and JSON Lines have none: remove these") from error
         raise ValueError(f"not JSON, one object per line ({error.msg}, character {error.pos + 1})") from error
 
 

@@ -246,14 +246,14 @@ def join_downloads(
             f"{source} lists addresses, and {folder} is no output folder of img2dataset, which alone says which "
             "address a file is from. Download the list with it: `img2dataset --url_list LIST ...`."
         )
-    found, names, reasons = _downloaded(Path(folder), **options)
-    return _joined(source, rows, found, names, addresses, reasons, key)
+    images, names, reasons = _downloaded(Path(folder), **options)
+    return _joined(source, rows, images, names, addresses, reasons, key)
 
 
 def _downloaded(folder: Path, **options: Any) -> tuple[Dataset, pa.ChunkedArray, pa.Table]:
     """The images of an output folder of `img2dataset`, their addresses, and why others failed."""
-    found = load_img2dataset(folder, **options)
-    return found, found.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string()), _failures(folder)
+    images = load_img2dataset(folder, **options)
+    return images, images.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string()), _failures(folder)
 
 
 def _validate_one_each(path: Path, wanted: pa.ChunkedArray, names: pa.ChunkedArray | pa.Array) -> None:
