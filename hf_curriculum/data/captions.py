@@ -42,7 +42,7 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
     """One row per image-caption pair, from rows that hold several captions.
 
     All other columns are repeated, images with `decode=False`. An image kept as a path costs nothing that way; bytes
-    of an image are written once per caption, to the cache of `datasets`.
+    of an image are written once per caption, to the cache of `datasets`. A row with an empty list stays, with null.
 
     Args:
         dataset: rows with a list of captions, or with one caption in each of several columns.
@@ -93,13 +93,13 @@ def _expand(table: pa.Table, columns: list[str], kinds: Features) -> pa.Table:
 
 
 def _captions_of_row(cells: list[Any], columns: list[str]) -> list[str | None]:
-    """The captions of one row: of one cell with a list, or of several with a text each."""
+    """The captions of one row: of one cell with a list, or of several with a text each; without any, null."""
     if len(cells) > 1:
-        return [_text(cell, columns) for cell in cells if cell is not None]
+        return [_text(cell, columns) for cell in cells if cell is not None] or [None]
     captions = cells[0]
     if isinstance(captions, Mapping):  # a record of lists, as older `datasets` keep a list of records
         captions = next((captions[field] for field in TEXT_FIELDS if field in captions), captions)
-    return [_text(caption, columns) for caption in (captions if isinstance(captions, list) else [captions])]
+    return [_text(caption, columns) for caption in (captions if isinstance(captions, list) else [captions])] or [None]
 
 
 def _text(caption: Any, columns: list[str]) -> str | None:

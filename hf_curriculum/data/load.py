@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,15 +12,16 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.data.captions import count_empty_captions, expand_captions, holds_text
+from hf_curriculum.data.captions import TEXT_FIELDS, count_empty_captions, expand_captions, holds_text
 from hf_curriculum.data.images import MAX_PIXELS
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.load_conversations import json_fields
 from hf_curriculum.data.readers.coco import add_objects
 from hf_curriculum.data.readers.columns import Columns, adopt, caption_columns, validate_mapping, with_ids
 from hf_curriculum.data.readers.files import read_caption_files
-from hf_curriculum.data.readers.folder import find_caption_file, find_parquet_beside_images
+from hf_curriculum.data.readers.folder import count_passed_over, find_caption_file, find_parquet_beside_images
 from hf_curriculum.data.readers.img2dataset import is_img2dataset, load_img2dataset
-from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps, read_redcaps
+from hf_curriculum.data.readers.redcaps import count_unkept, is_redcaps, load_redcaps, read_redcaps
 from hf_curriculum.data.readers.url_lists import (
     download_folder,
     download_images,
@@ -39,6 +40,7 @@ from hf_curriculum.data.request import (
     one_or_all,
     validate_unused,
 )
+from hf_curriculum.data.text import ending
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ def load_captioned(
 
     Columns: `image` (`datasets.Image`: a path or the file's bytes, decoded on access), `caption` (string), `image_id`
     (string, shared by the captions of an image) and what else the source holds. Captions are left as they are; empty
-    ones are counted in a warning (`drop_empty_captions`).
+    ones are counted in a warning (`drop_empty_captions`), and an image with an empty list of captions has one.
 
     Args:
         source: a loaded data set, a name on the Hub, or a path: `hf_curriculum.data.readers.files.RULES` lists the
@@ -134,7 +136,7 @@ def load_captioned(
     if objects is not None:
         splits = add_objects(splits, objects, request.left_out)
     splits = keep_readable(splits, check_images, log_path=unreadable_log, num_proc=num_proc, max_pixels=max_pixels)
-    splits = {name: _one_caption_per_row(part, captions) for name, part in splits.items()}
+    splits = {name: _one_caption_per_row(part, captions, request.left_out) for name, part in splits.items()}
     name = source if request.path else "The data set"
     if request.taken:
         taken = ", ".join(f"{ours} ← {theirs}" for ours, theirs in request.taken.items())
@@ -175,14 +177,7 @@ def _read_img2dataset(request: Request) -> Read:
     unused = {"images": request.images} if request.images is not None else {}
     unused |= {"download": True} if request.download else {}
     validate_unused(unused, f"{request.path} holds its own images")
-    rows = load_img2dataset(
-        request.path,
-        request.columns,
-        num_proc=request.num_proc,
-        allow_outside=request.allow_outside,
-        reject=request.reject,
-        left_out=request.left_out,
-    )
+    rows = load_img2dataset(request.path, request.columns, **request.archive_options)
     return {UNSPLIT: rows}, [CAPTION]
 
 
@@ -197,10 +192,7 @@ def _read_webdataset(request: Request) -> Read:
         request.path,
         request.columns,
         images=request.images is not False,
-        num_proc=request.num_proc,
-        allow_outside=request.allow_outside,
-        reject=request.reject,
-        left_out=request.left_out,
+        **request.archive_options,
         taken=request.taken,
     )
     return choose_split(splits, request.split), [CAPTION]
@@ -215,10 +207,12 @@ def _read_redcaps(request: Request) -> Read:
     _validate_list(request)
     images = request.images
     if images is False:
-        return {UNSPLIT: Dataset(read_redcaps(request.path, request.reject))}, [CAPTION]
-    if request.download or (images and is_img2dataset(Path(images))):
+        rows = Dataset(read_redcaps(request.path, request.reject))
+    elif request.download or (images and is_img2dataset(Path(images))):
         return _read_url_list(request)
-    rows = load_redcaps(request.path, images, allow_outside=request.allow_outside, reject=request.reject)
+    else:
+        rows = load_redcaps(request.path, images, allow_outside=request.allow_outside, reject=request.reject)
+    count_unkept(request.path, rows, request.left_out)
     return {UNSPLIT: rows}, [CAPTION]
 
 
@@ -228,20 +222,15 @@ def _read_url_list(request: Request) -> Read:
     path, images, download = request.path, request.images, request.download
     if images:
         validate_unused({"download": True} if download else {}, f"`images={str(images)!r}` has the images")
-        rows = load_url_list(
-            path,
-            images,
-            num_proc=request.num_proc,
-            allow_outside=request.allow_outside,
-            reject=request.reject,
-            left_out=request.left_out,
-        )
+        rows = load_url_list(path, images, **request.archive_options)
     elif images is None and not download:
         raise unasked(path)
     else:
         rows = Dataset(read_url_list(path, request.reject))
         if images is None:
             rows = download_images(rows.add_column(IMAGE, rows[URL][:]), path)
+    if ending(path).lower() != ".tsv":
+        count_unkept(path, rows, request.left_out)
     return {UNSPLIT: rows}, [CAPTION]
 
 
@@ -259,7 +248,9 @@ def _read_files(request: Request) -> Read:
 
 
 def _read_parquet_beside_images(request: Request) -> Read:
-    return _read_with_datasets(replace(request, source=find_parquet_beside_images(request.path)))
+    file = find_parquet_beside_images(request.path)
+    count_passed_over(request.path, [file], request.left_out)
+    return _read_with_datasets(replace(request, source=file))
 
 
 def _read_with_datasets(request: Request) -> Read:
@@ -290,7 +281,13 @@ _LIST = r"(?s)^\s*(\[\s*['\"{].*['\"}]\s*\]|\(\s*['\"].*['\"]\s*,.*\))\s*$"
 """What a list, or a tuple, of texts in Python or JSON looks like."""
 
 
-def _one_caption_per_row(dataset: Dataset, captions: list[str]) -> Dataset:
+def _one_caption_per_row(dataset: Dataset, captions: list[str], left_out: LeftOut) -> Dataset:
+    for column in captions:
+        record = getattr(dataset.features[column], "feature", dataset.features[column])
+        names = list(record) if isinstance(record, Mapping) else []
+        text = next((name for name in TEXT_FIELDS if name in names), None)
+        for name in names:
+            left_out.add(f"field `{name}` of captions (not kept)", len(dataset) * (name != text))
     if captions != [CAPTION] or not holds_text(dataset, CAPTION):
         dataset = expand_captions(dataset, captions)
     empty = count_empty_captions(dataset)

@@ -21,13 +21,18 @@ from hf_curriculum.config import special_file
 from hf_curriculum.data.identity import validate_image_ids, warn_of_several_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.folder import find_caption_file, find_split_folders
+from hf_curriculum.data.readers.folder import (
+    ARROW_SUFFIXES,
+    count_passed_over,
+    find_caption_file,
+    find_files,
+    find_split_folders,
+)
 from hf_curriculum.data.readers.outside_files import local_path, named_files, validate_folder, validate_inside
 from hf_curriculum.views import warn_of_transform
 
 UNSPLIT = "all"
 """The only key where a source has no splits."""
-ARROW_SUFFIXES = (".parquet", ".arrow")
 SAVED_FILES = ("state.json", "dataset_dict.json")
 """Files of a folder that `save_to_disk` wrote."""
 
@@ -79,6 +84,12 @@ class Request:
     def path(self) -> Path | None:
         """The source as a path; a name on the Hub is one that does not exist."""
         return Path(self.source) if isinstance(self.source, (str, Path)) else None
+
+    @property
+    def archive_options(self) -> dict[str, Any]:
+        """What readers of archives and of outputs of img2dataset take of it."""
+        names = ("num_proc", "allow_outside", "reject", "left_out")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def roots(self) -> list[Path]:
@@ -138,7 +149,7 @@ class Request:
         if "data_files" in options:
             options = {**options, "data_files": _literal(options["data_files"])}
         try:
-            return _by_split(datasets.load_dataset(str(source), split=split, **options))
+            loaded = _by_split(datasets.load_dataset(str(source), split=split, **options))
         except OSError as error:
             if path.exists():
                 raise
@@ -151,6 +162,19 @@ class Request:
                 "file, or files that are alike, `data_files=[...]`; write the column that others lack into them too; "
                 f"or load them one by one and join them with `concatenate_datasets`. {error.__cause__}"
             ) from error
+        endings = _ENDINGS.get(next(iter(loaded.values())).info.builder_name or "")
+        if path.is_dir() and endings and not {"data_files", "data_dir"} & set(options):
+            count_passed_over(path, find_files(path, endings), self.left_out)
+        return loaded
+
+
+_ENDINGS = {
+    "parquet": (".parquet",),
+    "arrow": (".arrow",),
+    "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
+    "json": (".json", ".jsonl", ".json.gz", ".jsonl.gz"),
+}
+"""Builder of `datasets` → endings of the files that it reads, of all that are in a folder."""
 
 
 def _literal(files: Any) -> Any:

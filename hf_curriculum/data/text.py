@@ -8,7 +8,7 @@ import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -227,11 +227,17 @@ def _undecodable(file: Path, content: Iterable[bytes], encoding: str) -> ValueEr
         try:
             line.decode(encoding)
         except UnicodeDecodeError as error:
-            part = line[max(0, error.start - 20) : error.end + 20]
-            shown = part.decode("cp1252", "replace").strip()
+            part = line[max(0, error.start - 20) : error.end + 20].strip()
+            shown = {}
+            for name in ("cp1252", "cp932", "gb18030"):
+                with suppress(UnicodeDecodeError):
+                    at = len(line[: error.start].decode(name, "replace"))
+                    shown[name] = line.decode(name)[max(0, at - 20) : at + 20].strip()
+            readings = ", ".join(f"{text!r} in {name}" for name, text in shown.items()) or "no text in usual encodings"
+            command = f"iconv -f {next(iter(shown), 'ENCODING')} -t utf-8 {file.name} > NEW"
             return ValueError(
-                f"{file} is not UTF-8: line {number} has the bytes {part.strip()!r}, which would be {shown!r} in "
-                f"Windows-1252. If that is right, convert the file: `iconv -f cp1252 -t utf-8 {file.name} > NEW`."
+                f"{file} is not UTF-8: line {number} has the bytes {part!r}, and would be {readings}. Convert the "
+                f"file from the encoding that is right: `{command}`, for example."
             )
     return ValueError(f"{file} is not UTF-8: it ends within a letter, so it is cut short. Copy it again.")
 

@@ -46,8 +46,12 @@ class TestExpand:
         rows = several(caption=[["x", "y"], ["z"], []]).select([1, 0])
         assert expand_captions(rows)["caption"][:] == ["z", "x", "y"]
 
-    def test_images_without_captions_have_no_rows(self):
-        assert expand_captions(several(caption=[[], ["z"], []]))["image_id"][:] == ["b"]
+    def test_images_without_captions_have_rows_of_null(self):
+        rows = expand_captions(several(caption=[[], ["z"], None]))
+        assert rows["image_id"][:] == ["a", "b", "c"]
+        assert rows["caption"][:] == [None, "z", None]
+        rows = expand_captions(several(one=["x", None, "z"], two=["u", None, None]), ["one", "two"])
+        assert rows["caption"][:] == ["x", "u", None, "z"]
 
     def test_several_columns(self):
         rows = expand_captions(several(one=["x", "y", "z"], two=["u", None, "w"]), ["one", "two"])
@@ -62,7 +66,7 @@ class TestExpand:
         ],
     )
     def test_records(self, captions):
-        assert expand_captions(several(caption=captions))["caption"][:] == ["x", "y", "z"]
+        assert expand_captions(several(caption=captions))["caption"][:] == ["x", "y", None, "z"]
 
     def test_more_rows_than_a_batch(self):
         rows = Dataset.from_dict({"caption": [[f"{row}a", f"{row}b"] for row in range(1234)]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import logging
 import math
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from datasets import Dataset, Image, concatenate_datasets
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, TOKENS
 from hf_curriculum.config import parse_json
-from hf_curriculum.data.identity import match_names, normalise_name
+from hf_curriculum.data.identity import bare_name, match_names, normalise_name
 from hf_curriculum.data.image_files import stored_images
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.boxes import Annotated, Objects, Size, fit_objects
@@ -73,6 +74,8 @@ def read_coco(content: dict[str, Any], reject: Reject, left_out: LeftOut) -> dic
         )
     left_out.add("captions of images that the file does not list", len(unlisted), next(iter(unlisted), None))
     names = {key: _file_name(image) for key, image in images.items()}
+    bare = images.keys() - ids
+    left_out.add("images without a caption", len(bare), names[min(bare)] if bare else None)
     ours = {
         FILE_NAME: [names[image_id] for image_id in ids],
         CAPTION: [annotation["caption"] for annotation in known],
@@ -455,7 +458,9 @@ def _read_voc(folder: Path, left_out: LeftOut) -> list[Annotated]:
 
 def read_voc(source: Path, files: Mapping[str, Path]) -> list[Annotated]:
     """What VOC's XML files say, each under a name; their pixels begin at 1, or at 0 where any edge of theirs does."""
-    found = [Annotated(name, "", *_read_xml(file)) for name, file in files.items()]
+    read = {name: _read_xml(file) for name, file in files.items()}
+    _validate_file_names(source, {name: said for name, (said, _, _) in read.items()})
+    found = [Annotated(name, "", size, objects) for name, (_, size, objects) in read.items()]
     starts = [(one.name, item["box"]) for one in found for item in one.objects if min(item["box"][:2]) < 1]
     if starts:
         logger.warning(
@@ -472,8 +477,37 @@ def read_voc(source: Path, files: Mapping[str, Path]) -> list[Annotated]:
     return found
 
 
-def _read_xml(file: Path) -> tuple[Size | None, Objects]:
-    """The size and the objects of one of VOC's XML files, edges as they stand there."""
+def _validate_file_names(source: Path, said: Mapping[str, str]) -> None:
+    """A warning where VOC's XML files say that they are of images called otherwise; an error where it is another's."""
+    names = {_called(name): name for name in said}
+    others = {
+        name: image
+        for name, file in said.items()
+        if file
+        and (image := _called(posixpath.join(posixpath.dirname(name), posixpath.basename(file)))) != _called(name)
+    }
+    theirs = next((name for name, image in others.items() if image in names), None)
+    if theirs is not None:
+        raise ValueError(
+            f"{source}: {theirs!r} has the `<filename>` {said[theirs]!r}, and {names[others[theirs]]!r} is there too, "
+            "so it is not known of which picture its boxes are. Correct the elements, or remove them where the names "
+            "of the XML files are right."
+        )
+    if others:
+        first = next(iter(others))
+        logger.warning(
+            "%s: %d of its XML files have the `<filename>` of an image that is called otherwise (%s: %s, for "
+            "example). Boxes are joined by the names of the XML files.",
+            *(source, len(others), first, said[first]),
+        )
+
+
+def _called(name: str) -> str:
+    return bare_name(normalise_name(name)).casefold()
+
+
+def _read_xml(file: Path) -> tuple[str, Size | None, Objects]:
+    """The name of the image, the size and the objects of one of VOC's XML files, edges as they stand there."""
     content = file.read_bytes()
     declared = re.match(rb"\s*<\?xml[^>]*?encoding=[\"']([\w.-]+)", content)
     in_16_bits = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -487,7 +521,8 @@ def _read_xml(file: Path) -> tuple[Size | None, Objects]:
             entry = {"box": box, "name": item.findtext("name")}
             flag = item.findtext("difficult")
             found.append(entry if flag is None else {**entry, "difficult": flag.strip() == "1"})
-        return _size({side: float(root.findtext(f"size/{side}") or 0) for side in ("width", "height")}), found
+        size = _size({side: float(root.findtext(f"size/{side}") or 0) for side in ("width", "height")})
+        return normalise_name((root.findtext("filename") or "").strip()), size, found
     except (ElementTree.ParseError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
             f"{file} cannot be read as VOC's annotation ({error}): objects with a `name` and a `bndbox` of "

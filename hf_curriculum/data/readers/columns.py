@@ -19,8 +19,8 @@ from hf_curriculum.data.chat_forms import json_content, with_json
 from hf_curriculum.data.identity import normalise_name
 from hf_curriculum.data.image_files import derive_image_ids, list_lengths, with_stored
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
-from hf_curriculum.data.readers.tables import find_alias, numbered_captions, validate_names, with_title
-from hf_curriculum.data.readers.url_lists import download_images, is_address
+from hf_curriculum.data.readers.tables import caption_fields, find_alias, validate_names
+from hf_curriculum.data.readers.url_lists import download_images, is_address, join_downloads
 from hf_curriculum.data.request import Request
 from hf_curriculum.provenance import append_columns
 
@@ -93,7 +93,9 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
         return dataset
     if names_images:
         validate_names(dataset[IMAGE], "The column taken for `image`")
-    on_the_web = names_images and request.images is None and is_address(next(filter(None, dataset[IMAGE]), ""))
+    on_the_web = names_images and is_address(next(filter(None, dataset[IMAGE]), ""))
+    if on_the_web and request.images and not request.download:
+        return downloaded(dataset, "The column taken for `image`", request)
     if request.download or on_the_web:
         dataset = download_images(dataset, "The column taken for `image`", request.download)
     return as_images(dataset, request.images, next(iter(request.roots), None))
@@ -102,11 +104,8 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
 def _their_name(name: str, found: Sequence[str], columns: Columns | None) -> str | Sequence[str] | None:
     if columns and name in columns:
         return columns[name]
-    aliases = with_title(ALIASES[name], found) if name == CAPTION else ALIASES[name]
-    taken: str | Sequence[str] | None = next(iter(find_alias(found, aliases)), None)
-    if taken is None and name == CAPTION:
-        taken = numbered_captions(found) or None
-    return taken
+    taken = caption_fields(tuple(found), ALIASES[name]) if name == CAPTION else find_alias(found, ALIASES[name])
+    return taken if len(taken) > 1 else next(iter(taken), None)
 
 
 def caption_columns(columns: Columns | None, found: Sequence[str]) -> list[str]:
@@ -117,7 +116,7 @@ def caption_columns(columns: Columns | None, found: Sequence[str]) -> list[str]:
 
 def names_captions(found: Sequence[str]) -> bool:
     """Whether one of these columns is called as captions are."""
-    return bool(find_alias(found, with_title(ALIASES[CAPTION], found)) or numbered_captions(found))
+    return bool(caption_fields(tuple(found), ALIASES[CAPTION]))
 
 
 def _rename(dataset: Dataset, renamed: dict[str, str]) -> Dataset:
@@ -170,6 +169,13 @@ def _first_images(table: pa.Table) -> pa.Table:
     at[parents] = np.arange(len(parents))
     images = pc.list_flatten(lists).take(pa.array(at, mask=at < 0))
     return table.set_column(table.column_names.index(IMAGE), IMAGE, images)
+
+
+def downloaded(rows: Dataset, source: str | Path, request: Request) -> Dataset:
+    """The rows of a column `image` of addresses, with the images that img2dataset downloaded to `images=`."""
+    table = rows.remove_columns(IMAGE).with_format("arrow")[:]
+    addresses = rows.select_columns([IMAGE]).with_format("arrow")[:][IMAGE].cast(pa.string())
+    return join_downloads(table, addresses, source, request.images, rows._fingerprint, **request.archive_options)
 
 
 def as_images(dataset: Dataset, folder: str | Path | None, beside: Path | None) -> Dataset:

@@ -16,6 +16,7 @@ from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.identity import ids_of_files, match_names
 from hf_curriculum.data.images import image_frame
 from hf_curriculum.data.readers.coco import OBJECTS, is_coco, is_karpathy, read_coco, read_karpathy
+from hf_curriculum.data.readers.columns import downloaded
 from hf_curriculum.data.readers.folder import (
     CAPTION_FILES,
     CAPTION_PATTERNS,
@@ -60,12 +61,12 @@ RULES = f"""It recognises:
 - Karpathy's dataset_*.json: a JSON object with a list `images`, each with `sentences`;
 - a table with a file name ({", ".join(FILE_FIELDS)})
   and a caption, a list of captions ({", ".join(CAPTION_FIELDS)}, or `title` beside `filepath`)
-  or captions numbered from column to column (caption0, caption1, ...), in capitals or not:
+  or captions numbered from column to column (caption0, caption1, ..., or caption, caption2, ...), in capitals or not:
   .jsonl, a .json list, .csv, .tsv, .txt with a header, or Flickr8k's *.token.txt; without file names for images=False;
 - a JSON object of names: {{"a.jpg": "A dog."}}, {{"a.jpg": ["A dog.", "A pet."]}} or {{"a": {{"caption": "A dog."}}}};
 - images with a .txt or .caption of the same name beside each, in folders below too;
-- the output folder of img2dataset; Conceptual Captions' TSV (caption and address) and Localized Narratives' .jsonl
-  with such a folder as `images=`;
+- the output folder of img2dataset; Conceptual Captions' TSV (caption and address), a table of captions and addresses,
+  and Localized Narratives' .jsonl with such a folder as `images=`;
 - WebDataset: a .tar, or a folder of some, each sample with an image and a .txt, .caption or .json;
 - RedCaps: annotations/<subreddit>_<year>.json with images/<subreddit>/<image_id>.jpg, or an img2dataset folder;
 - any of these files compressed (.gz);
@@ -80,7 +81,7 @@ def read_caption_files(request: Request) -> dict[str, Dataset]:
     tables: dict[str, tuple[dict[str, Any], Path]] = {}
     files = _caption_files(request.path)
     if request.path.is_dir():
-        count_passed_over(request.path, files.values(), request.left_out)
+        count_passed_over(request.path, files.values(), request.left_out, images_too=request.images is None)
     for folder_split, file in files.items():
         if request.path.is_dir() and file.is_file():
             find_files(file.parent, (*TABLES, *JSON), request.left_out, below=False)
@@ -120,9 +121,13 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
         validate_unused({"columns": columns} if columns else {}, f"{path} is a COCO file, whose fields are fixed")
         return {UNSPLIT: named(path, lambda: read_coco(content, request.reject, request.left_out))}
     records = named(path, lambda: _rows_by_name(content, request)) if isinstance(content, Mapping) else content
+    if isinstance(records, Records) and len(records) == 1 and isinstance(records[0], list):
+        records = Records(records[0])  # a list of JSON on one line
     rows = [row for row in records if isinstance(row, Mapping)] if isinstance(records, Records) else []
-    if isinstance(records, Records) and records.header and not rows:
-        raise ValueError(f"{path} has the header {records.header} and no row that can be read. Look at the file.")
+    rejected = request.left_out.describe() if request.bad_rows == "drop" else ""
+    if isinstance(records, Records) and not rows and (records.header or rejected):
+        head = f"has the header {records.header} and " if records.header else "holds "
+        raise ValueError(f"{path} {head}no row that can be read. Look at the file. {rejected}".rstrip())
     found = dict.fromkeys(chain.from_iterable(rows))
     fields = table_fields(found, columns, text_alone=request.images is False) if rows else None
     if fields is None:
@@ -164,8 +169,8 @@ def _image_names(request: Request) -> list[str]:
 
 def _unrecognised(path: Path, request: Request, found: Any) -> ValueError:
     """The error for content that is no captions, with the fields that its rows have, or what it holds."""
-    fields = found if isinstance(found, list) else []
-    if {"conversations", "messages"} & {*filter(lambda field: isinstance(field, str), fields)}:
+    fields = [field for field in found if isinstance(field, str)] if isinstance(found, list) else []
+    if {"conversations", "messages"} & set(fields):
         return ValueError(
             f"{path} holds conversations, and load_captioned reads captions. Read it by "
             f"`load_conversations({str(path)!r}, images=...)`; `hf-curriculum score` does so by itself."
@@ -180,7 +185,8 @@ def _unrecognised(path: Path, request: Request, found: Any) -> ValueError:
         )
     elif request.images is not False and table_fields(fields, request.columns, text_alone=True):
         advice = f"No field names the image's file: {advice} images=False (--images none) loads the captions alone."
-    kind = "Its rows have the fields" if isinstance(found, list) else "Its object has the fields"
+    kind = "Its object has the fields" if isinstance(found, Mapping) else "It holds"
+    kind = "Its rows have the fields" if fields or found == [] else kind
     shown = list(found) if isinstance(found, Mapping) else found
     return ValueError(
         f"load_captioned does not recognise {path}. {kind} {shown!r:.300}, and `columns={request.columns}` was given. "
@@ -226,6 +232,8 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
     caption_file = source / "_" if source.is_dir() else source
     if request.download or (folder is None and names and is_address(names[0])):
         return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, request.download)
+    if folder and names and is_address(names[0]):
+        return downloaded(Dataset.from_dict({IMAGE: names, **table}), caption_file, request)
     if folder is not False:
         validate_names(names, source)
     if folder is None:

@@ -22,6 +22,7 @@ CAPTION_FILES = ("metadata.jsonl", "metadata.csv", "captions.jsonl", "captions.c
 CAPTION_PATTERNS = ("captions*.json", "captions*.json.gz", "dataset*.json", "dataset*.json.gz", "*.token.txt")
 TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 JSON = (".json", ".json.gz")
+ARROW_SUFFIXES = (".parquet", ".arrow")
 TEXTS = (".txt", ".caption")
 """Endings of a caption beside its image, as trainers of LoRA write them."""
 IMAGE_FOLDERS = ("images", "Images")
@@ -41,7 +42,7 @@ _DATASETS_OWN = "dataset_info"
 
 
 def visible_files(folder: Path, endings: tuple[str, ...] = ("",)) -> list[Path]:
-    """The files of a folder that end so, in capitals or not, by name; hidden ones (`._a.csv`) are never data."""
+    """The files of a folder, not below it, by name, that end in one of these, in capitals or not; none is hidden."""
     with os.scandir(folder) as entries:
         ending = (entry for entry in entries if entry.name[0] != "." and entry.name.lower().endswith(endings))
         return [folder / name for name in sorted(entry.name for entry in ending if entry.is_file())]
@@ -100,7 +101,7 @@ def find_only_table(folder: Path, endings: tuple[str, ...] = TABLES) -> Path | N
         names = [path.name for path in found]
         raise ValueError(
             f"{folder} holds several tables, {names}, and it is not known which one has the captions. Name it: "
-            f"load_captioned('{folder / names[0]}'), or call it {CAPTION_FILES[3]}."
+            f"load_captioned('{folder / names[0]}')."
         )
     return found[0] if found else None
 
@@ -110,26 +111,37 @@ def find_only_json(folder: Path) -> Path | None:
     return find_only_table(folder, JSON)
 
 
-def count_passed_over(folder: Path, read: Collection[Path], left_out: LeftOut) -> None:
-    """Counts the files of captions below a folder that are not among those that are read (a folder: its texts)."""
-    texts_read = any(path.is_dir() for path in read)
+def count_passed_over(folder: Path, read: Collection[Path], left_out: LeftOut, *, images_too: bool = False) -> None:
+    """Counts the files of captions below a folder that are not among those that are read (a folder: its texts).
+
+    `images_too` counts images that are in none of the folders of what is read.
+    """
+    of_texts = tuple(os.path.join(path, "") for path in read if path.is_dir())
+    places = of_texts or tuple(os.path.join(path.parent, "") for path in read)
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name[0] != "."]
+        inside = os.path.join(place, "").startswith(places)
         ends = {name: os.path.splitext(name) for name in names if name[0] != "."}
         images = {stem for stem, ending in ends.values() if ending.lower() in IMAGE_SUFFIXES}
+        texts = {stem for stem, ending in ends.values() if ending.lower() in TEXTS}
+        if images_too and not inside:
+            bare = sorted(images - texts)
+            left_out.add(
+                "images in folders without captions", len(bare), bare and Path(place, bare[0]).relative_to(folder)
+            )
         for name in sorted(ends):
             stem, ending = ends[name]
             is_json = name.lower().endswith(JSON) and stem not in images  # beside an image it is of that image
-            if is_json or _CALLED_CAPTIONS.fullmatch(name) or name.lower().endswith(TABLES):
+            if is_json or _CALLED_CAPTIONS.fullmatch(name) or name.lower().endswith((*TABLES, *ARROW_SUFFIXES)):
                 if Path(place, name) in read or name.startswith(_DATASETS_OWN):
                     continue
                 reason = "other files that may hold captions (not read)"
-            elif ending.lower() in TEXTS and (stem in images) != texts_read:
-                reason = (
-                    "texts without an image of their name"
-                    if texts_read
-                    else "texts beside images (a file of captions is read)"
-                )
+            elif ending.lower() not in TEXTS or (stem in images) == bool(of_texts and inside):
+                continue
+            elif stem in images:
+                reason = "texts beside images (not read)"
+            elif of_texts:
+                reason = "texts without an image of their name"
             else:
                 continue
             left_out.add(reason, 1, Path(place, name).relative_to(folder))
@@ -137,21 +149,22 @@ def count_passed_over(folder: Path, read: Collection[Path], left_out: LeftOut) -
 
 def walk_images(folder: Path, left_out: LeftOut | None = None) -> Iterator[tuple[Path, Path | None]]:
     """Each image of a folder and its folders, and the text beside it or None; hidden ones are counted."""
-    files = [(*os.path.splitext(file), file) for file in find_files(folder, (*IMAGE_SUFFIXES, *TEXTS), left_out)]
-    texts: dict[str, list[Path]] = {}
-    for stem, ending, file in files:
-        if ending.lower() in TEXTS:
-            texts.setdefault(stem, []).append(file)
-    for stem, ending, file in files:
-        beside = texts.get(stem, ())
-        if ending.lower() in TEXTS:
-            continue
-        if len(beside) > 1:
+    called: dict[str, tuple[list[Path], list[Path]]] = {}
+    for file in find_files(folder, (*IMAGE_SUFFIXES, *TEXTS), left_out):
+        stem, ending = os.path.splitext(file)
+        called.setdefault(stem, ([], []))[ending.lower() in TEXTS].append(file)
+    for images, texts in called.values():
+        if images and len(texts) > 1:
             raise ValueError(
-                f"{file} has the texts {[text.name for text in beside]}, and it is not known which is its caption. "
-                "Remove one of them."
+                f"{images[0]} has the texts {[text.name for text in texts]}, and it is not known which is its "
+                "caption. Remove one of them."
             )
-        yield file, next(iter(beside), None)
+        if texts and len(images) > 1:
+            raise ValueError(
+                f"{texts[0]} may be the caption of each of {[image.name for image in images]}, and two pictures would "
+                "share it. Remove or rename one of them."
+            )
+        yield from ((image, next(iter(texts), None)) for image in images)
 
 
 def find_texts_beside_images(folder: Path) -> Path | None:
@@ -160,7 +173,7 @@ def find_texts_beside_images(folder: Path) -> Path | None:
 
 
 def find_parquet_beside_images(folder: Path) -> Path | None:
-    """The Parquet file beside loose images, which `datasets` would load without it; raises if there are several."""
+    """The Parquet file beside loose images, which `datasets` would load without it; raises beside other tables."""
     files = visible_files(folder, (".parquet",)) if folder.is_dir() else []
     if not files or (folder / "metadata.parquet").is_file() or find_caption_file(folder) is not None:
         return None
@@ -170,12 +183,7 @@ def find_parquet_beside_images(folder: Path) -> Path | None:
     loose = islice(images, len(files) + 1)
     if sum(1 for _ in loose) <= len(files):
         return None
-    if len(files) > 1:
-        raise ValueError(
-            f"{folder} holds images and several Parquet files, {[file.name for file in files]}, and it is not known "
-            f"which one has the captions. Name one: load_captioned('{files[0]}')."
-        )
-    return files[0]
+    return find_only_table(folder, (".parquet", *TABLES))
 
 
 def find_split_folders(folder: Path, find: Callable[[Path], Path | None] = find_caption_file) -> dict[str, Path]:
@@ -258,7 +266,8 @@ def locate_images(folder: Path, file_names: Sequence[str | None]) -> list[str | 
 
 def _matches_below(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Name → the only image below a folder whose path ends in it, or is its end; a `ValueError` where two do."""
-    matches = match_names(names, (image.relative_to(folder).as_posix() for image, _ in walk_images(folder)))
+    images = find_files(folder, IMAGE_SUFFIXES)
+    matches = match_names(names, (image.relative_to(folder).as_posix() for image in images))
     matches.validate(folder)
     plain = {name: f"/{normalise_name(name)}" for name in matches.pairs}
     return {
@@ -283,6 +292,9 @@ def _paths_in(root: str, layout: str, names: list[str]) -> dict[str, str]:
     paths = {name: os.path.join(root, _LAYOUTS[layout](name)) for name in names}
     spelled = {name: _path_in(root, layout, name) for name in _not_there(paths)}
     missing = [name for name, path in spelled.items() if path is None]
+    below = _matches_below(Path(root), names) if missing else {}
+    spelled |= {name: os.path.join(root, below[name]) for name in missing if name in below}
+    missing = [name for name in missing if name not in below]
     near = _near_file(root, missing[:100]) if missing else ""
     if near:
         logger.warning("%d of %d images are not in %s. %s", len(missing), len(names), root, near)
@@ -311,7 +323,7 @@ def _near_file(folder: str | Path, names: Sequence[str]) -> str:
         for entry in sorted(os.listdir(place)):
             if entry.lower().endswith(IMAGE_SUFFIXES) and _plain(entry) in wanted:
                 return f"{wanted[_plain(entry)]!r} is named, and {entry!r} is in {place}."
-    for image, _ in islice(walk_images(Path(folder)), 100_000):
+    for image in find_files(Path(folder), IMAGE_SUFFIXES)[:100_000]:
         if _plain(image.name) in wanted:
             return f"{wanted[_plain(image.name)]!r} is named, and {image.name!r} is in {image.parent}."
     return ""

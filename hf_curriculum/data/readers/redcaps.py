@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from datasets import Dataset, Image
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import parse_json
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.img2dataset import Downloads, log_downloads
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.webdataset import URL, refuse
@@ -58,6 +60,18 @@ def read_redcaps(path: str | Path, reject: Callable[[str], None] = refuse) -> pa
     status = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     schema = with_faults(_SCHEMA)
     return without_faults(cached_arrow(["redcaps", 2, status], lambda: _batches(files), schema).data.table, reject)
+
+
+def count_unkept(path: Path, rows: Dataset, left_out: LeftOut) -> None:
+    """Counts the fields of annotations or narratives that are no columns, by the first record: all have the same."""
+    with open_text(_files(path)[0]) as file:
+        head = file.read(1 << 22)
+    try:
+        first, _ = json.JSONDecoder().raw_decode(head, head.index("{", head.find('"annotations"') + 1))
+    except ValueError:
+        return
+    for name in first:
+        left_out.add(f"field `{name}` (not kept)", len(rows) * (name not in rows.column_names), first[name])
 
 
 def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:

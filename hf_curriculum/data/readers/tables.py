@@ -96,6 +96,8 @@ def _parse_line(line: str) -> Any:
     except RepeatedKeyError as error:
         raise ValueError(f"not clear: {error}") from error
     except json.JSONDecodeError as error:
+        if line[error.pos :].strip() == ",":
+            raise ValueError("an object with a comma behind it, and JSON Lines have none: remove these") from error
         raise ValueError(f"not JSON, one object per line ({error.msg}, character {error.pos + 1})") from error
 
 
@@ -141,7 +143,11 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
     first = next((number for number, line in enumerate(lines) if line.strip()), len(lines))
     if first == len(lines):
         return Records()
-    delimiter = min(",\t|;", key=lambda mark: lines[first].find(mark) if mark in lines[first] else len(lines[first]))
+    excel = re.fullmatch(r'"?sep=([,\t|;])"?[\r\n]*', lines[first])
+    if excel:  # Excel's own first line
+        first = next((number for number, line in enumerate(lines) if number > first and line.strip()), first)
+    marks = excel[1] if excel else ",\t|;"
+    delimiter = min(marks, key=lambda mark: lines[first].find(mark) if mark in lines[first] else len(lines[first]))
     spaced = lines[first].count(delimiter) == lines[first].count(f"{delimiter} ") > 0
     dialect: dict[str, Any] = {"delimiter": delimiter, "skipinitialspace": spaced, "strict": True}
     if delimiter == "|" and spaced:  # Flickr30k's, which knows no quotation
@@ -189,31 +195,46 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
 
 
 def _rows(lines: list[str], first: int, dialect: Mapping[str, Any], reject: Reject) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of each row that is not blank; after a line that cannot be read comes the next line."""
+    """Line number and cells of each row that is not blank; after what cannot be read comes the next line."""
+    doubt = first  # lines before this one may be inside a cell that was not read
+    unquoted = f"`pandas.read_csv(FILE, sep={dialect['delimiter']!r}, quoting=3).to_csv(NEW, index=False)`."
     while first < len(lines):
         start, reader = first, csv.reader(map(lines.__getitem__, range(first, len(lines))), **dialect)
         while True:
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                problem = f"{error}, where it may stand for a picture" if "limit" in str(error) else str(error)
+                first, doubt = start + 1, max(doubt, first + reader.line_num)
+                problem = f"opens a cell and does not close it at its end ({error})"
+                if "limit" in str(error) and '"' not in lines[start]:
+                    reject(
+                        f"Line {first} has a cell of more than {csv.field_size_limit():,} characters, as a picture in "
+                        "base64 has and no caption. Store pictures as files."
+                    )
+                    break
             else:
                 if cells is None:
                     return
                 end = first + reader.line_num
-                if end == start + 1 or not _takes_rows(lines[start:end], cells, dialect):
+                if end > start + 1 and _takes_rows(lines[start:end], cells, dialect):
+                    reject(
+                        f"Lines {start + 1} to {end} are in one pair of quotation marks, and look like rows: "
+                        f"{lines[start][:80]!r}. If they are one row, take the line breaks out of its cell. If the "
+                        f"marks belong to captions, the file knows no quotation, so rewrite it: {unquoted}"
+                    )
+                    first = end
+                    break
+                if start >= doubt or lines[start].count('"') % 2 == 0:
                     if cells:
                         yield start + 1, cells
                     start = end
                     continue
-                problem = "lines below it look like rows"
+                first, problem = start + 1, "may be the end of a cell above"
             reject(
-                f"In line {start + 1} a quotation mark opens a cell and does not close it at its end ({problem}): "
-                f"{lines[start][:80]!r}. Within quotation marks each one is written twice, as Excel and pandas do: "
-                '"He said ""Hi""". If the file knows no quotation, rewrite it: '
-                f"`pandas.read_csv(FILE, sep={dialect['delimiter']!r}, quoting=3).to_csv(NEW, index=False)`."
+                f"In line {first} a quotation mark {problem}: {lines[first - 1][:80]!r}. "
+                "Within quotation marks each one is written twice, as Excel and pandas do: "
+                f'"He said ""Hi""". If the file knows no quotation, rewrite it: {unquoted}'
             )
-            first = start + 1
             break
 
 
@@ -254,28 +275,25 @@ def table_fields(
     return found if found[CAPTION] and (found[IMAGE] or text_alone) else None
 
 
-def with_title(aliases: tuple[str, ...], fields: Sequence[str]) -> tuple[str, ...]:
-    """The aliases of captions for data with these fields, where a title may be one."""
-    return (*aliases, "title") if find_alias(fields, [_TITLED]) else aliases
-
-
 def find_alias(fields: Sequence[str], aliases: Sequence[str]) -> list[str]:
     """The field of the first alias that there is, in capitals or not: one or none."""
     exact = [alias for alias in aliases if alias in fields]
     return exact[:1] or [field for alias in aliases for field in fields if field.lower() == alias][:1]
 
 
-def numbered_captions(fields: Sequence[str]) -> list[str]:
-    """Fields called `caption0`, `caption_1`, `Sentence 2`, in the order of their numbers."""
-    found = {field: re.fullmatch(r"([a-z]+)[ _.-]?(\d+)", field.lower()) for field in fields}
-    numbered = {field: int(match[2]) for field, match in found.items() if match and match[1] in CAPTION_FIELDS}
-    return sorted(numbered, key=numbered.__getitem__)
-
-
 @lru_cache(maxsize=256)
-def caption_fields(fields: tuple[str, ...]) -> list[str]:
-    """The fields that hold captions, by their usual names: one, several that are numbered, or none."""
-    return find_alias(fields, with_title(CAPTION_FIELDS, fields)) or numbered_captions(fields)
+def caption_fields(fields: tuple[str, ...], aliases: tuple[str, ...] = CAPTION_FIELDS) -> list[str]:
+    """The fields that hold captions, by their usual names: one, and those that are numbered; or none.
+
+    Numbered are `caption0`, `caption_1`, `Sentence 2`, in the order of their numbers; beside `caption` from 2 on.
+    """
+    first = find_alias(fields, (*aliases, "title") if find_alias(fields, [_TITLED]) else aliases)
+    stems = [field.lower() for field in first] or CAPTION_FIELDS
+    found = {field: re.fullmatch(r"([a-z]+)[ _.-]?(\d+)", field.lower()) for field in fields}
+    numbered = {field: int(match[2]) for field, match in found.items() if match and match[1] in stems}
+    if first and min(numbered.values(), default=2) < 2:
+        return first
+    return first + sorted(numbered, key=numbered.__getitem__)
 
 
 def read_caption_table(
@@ -329,7 +347,7 @@ def _names(record: Any, fields: Mapping[str, list[str]]) -> tuple[str | None, st
 
 
 def _captions(record: Mapping[str, Any], fields: list[str]) -> list[str | None]:
-    """The captions of a row: of a list, or of one field each; null and NaN, as pandas writes it, are none."""
+    """The captions of a row: of a list, or of one field each; NaN, as pandas writes it, and no caption are null."""
     cells = [record.get(field) for field in fields]
     if len(cells) > 1:
         cells = [cell for cell in cells if cell]
@@ -341,7 +359,7 @@ def _captions(record: Mapping[str, Any], fields: list[str]) -> list[str | None]:
                 f"has the caption {caption!r:.100} in {fields}, and a text or a list of texts is needed. Another "
                 "field is named by columns={'caption': ...} (hf-curriculum score: --column caption=...)."
             )
-    return captions
+    return captions or [None]
 
 
 def shared_scalars(

@@ -219,31 +219,41 @@ def load_url_list(
     if not folder.is_dir():
         raise FileNotFoundError(f"The folder of images {folder} does not exist. Give another as `images=`.")
     rows = read_url_list(path, reject)
-    by_address = rows[URL].null_count == 0
+    key = f"{path.resolve()} {path.stat().st_mtime_ns}"
+    options = {"num_proc": num_proc, "allow_outside": allow_outside, "reject": reject, "left_out": left_out}
+    if rows[URL].null_count == 0:
+        return join_downloads(rows, rows[URL], path, folder, key, **options)
     if is_img2dataset(folder):
-        found = load_img2dataset(
-            folder, num_proc=num_proc, allow_outside=allow_outside, reject=reject, left_out=left_out
-        )
-        names = found.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string())
-        reasons = _failures(folder)
-    elif by_address:
-        raise ValueError(
-            f"{path} lists addresses, and {folder} is no output folder of img2dataset, which alone says which address "
-            f"a file is from. Download the list with it: `img2dataset --url_list {path.name} ...`."
-        )
+        found, names, reasons = _downloaded(folder, **options)
     else:
         files = [str(file.absolute()) for file in find_files(folder, IMAGE_SUFFIXES, left_out)]
         if not allow_outside:
             validate_inside(files, [folder], folder)
         found = Dataset.from_dict({IMAGE: files}).cast_column(IMAGE, Image())
         names, reasons = pa.array(files, pa.string()), pa.table({URL: [], "reason": []}, schema=_FAILED)
-    wanted = rows[URL] if by_address else _mapped(_bare, rows[IMAGE_ID])
-    if not by_address:
-        _validate_one_each(path, wanted, names)
-        names = _mapped(_stem, names)
-        reasons = reasons.set_column(0, URL, _mapped(_stem, reasons[URL]))
-    at = pc.index_in(wanted, value_set=names)
-    return _joined(path, rows, found, at, wanted, reasons)
+    wanted = _mapped(_bare, rows[IMAGE_ID])
+    _validate_one_each(path, wanted, names)
+    reasons = reasons.set_column(0, URL, _mapped(_stem, reasons[URL]))
+    return _joined(path, rows, found, _mapped(_stem, names), wanted, reasons, key)
+
+
+def join_downloads(
+    rows: pa.Table, addresses: pa.ChunkedArray, source: str | Path, folder: str | Path, key: str, **options: Any
+) -> Dataset:
+    """Rows with the images that `img2dataset` downloaded from their addresses; `key` stands for the rows."""
+    if not is_img2dataset(Path(folder)):
+        raise ValueError(
+            f"{source} lists addresses, and {folder} is no output folder of img2dataset, which alone says which "
+            "address a file is from. Download the list with it: `img2dataset --url_list LIST ...`."
+        )
+    images, names, reasons = _downloaded(Path(folder), **options)
+    return _joined(source, rows, images, names, addresses, reasons, key)
+
+
+def _downloaded(folder: Path, **options: Any) -> tuple[Dataset, pa.ChunkedArray, pa.Table]:
+    """The images of an output folder of `img2dataset`, their addresses, and why others failed."""
+    images = load_img2dataset(folder, **options)
+    return images, images.select_columns([URL]).with_format("arrow")[:][URL].cast(pa.string()), _failures(folder)
 
 
 def _validate_one_each(path: Path, wanted: pa.ChunkedArray, names: pa.ChunkedArray | pa.Array) -> None:
@@ -261,24 +271,31 @@ def _validate_one_each(path: Path, wanted: pa.ChunkedArray, names: pa.ChunkedArr
 
 
 def _joined(
-    path: Path, rows: pa.Table, images: Dataset, at: pa.ChunkedArray, wanted: pa.ChunkedArray, reasons: pa.Table
+    source: str | Path,
+    rows: pa.Table,
+    images: Dataset,
+    names: pa.ChunkedArray,
+    wanted: pa.ChunkedArray,
+    reasons: pa.Table,
+    key: str,
 ) -> Dataset:
-    """The list's rows with their images; `at` is each row's position in `images`, or null, `wanted` its key."""
+    """Rows with their images, by the names of these and those that the rows want; `key` stands for the rows."""
+    at = pc.index_in(wanted, value_set=names)
     found = pc.is_valid(at).to_numpy(zero_copy_only=False)
     failed = pc.index_in(pc.filter(wanted, pc.is_null(at)), value_set=reasons[URL])
     counted = pc.value_counts(pc.fill_null(pc.take(reasons["reason"], failed), ABSENT)).to_pylist()
     lost = Counter({entry["values"]: entry["counts"] for entry in counted})
     downloads = Downloads(len(found), int(found.sum()), dict(lost.most_common()))
     if not downloads.found:
-        raise ValueError(f"{path}: {downloads.describe()}. Are these the images of this list?")
-    log_downloads(f"{path}, rows", downloads)
+        raise ValueError(f"{source}: {downloads.describe()}. Are these the images of this list?")
+    log_downloads(f"{source}, rows", downloads)
     chosen = pc.filter(at, pc.is_valid(at)).to_numpy(zero_copy_only=False).astype(np.int64)
-    texts = rows.filter(pa.array(found)).cast(_WIDE).combine_chunks()
+    texts = rows.filter(pa.array(found)).cast(_wide(rows.schema)).combine_chunks()
     turns = _occurrences(chosen)
     copies = int(turns.max()) + 1
+    images = images.select_columns([IMAGE])
     if copies > _MOST_COPIES:
-        narrow = Dataset(texts.cast(_LISTED))
-        return concatenate_datasets([images.select(chosen).select_columns([IMAGE]), narrow], axis=1)
+        return concatenate_datasets([images.select(chosen), Dataset(texts.cast(rows.schema))], axis=1)
     positions = turns * len(images) + chosen
     row_of = np.full(copies * len(images), -1)
     row_of[positions] = np.arange(len(positions))
@@ -286,18 +303,21 @@ def _joined(
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(row_of), _ROWS):
             taken = pa.array(row_of[start : start + _ROWS], mask=row_of[start : start + _ROWS] < 0)
-            yield from texts.take(taken).cast(_LISTED).combine_chunks().to_batches()
+            yield from texts.take(taken).cast(rows.schema).combine_chunks().to_batches()
 
-    images = images.select_columns([IMAGE])
-    facts = ["joined", images._fingerprint, digest(positions), str(path.resolve()), path.stat().st_mtime_ns]
-    beside = cached_arrow(facts, batches, _LISTED)
+    facts = ["joined", 2, images._fingerprint, digest(positions), key]
+    beside = cached_arrow(facts, batches, rows.schema)
     table = concat_tables([concat_tables([images.data] * copies), beside.data], axis=1)
     features = Features({**images.features, **beside.features})
     return replace_table(images, table, features, key=repr(facts)).select(positions)
 
 
-_WIDE = pa.schema([(name, pa.large_string()) for name in _LISTED.names])
-"""Texts of more than 2 GB in one array."""
+def _wide(schema: pa.Schema) -> pa.Schema:
+    """A schema for texts of more than 2 GB in one array."""
+    wide = {pa.string(): pa.large_string()}
+    return pa.schema([field.with_type(wide.get(field.type, field.type)) for field in schema], schema.metadata)
+
+
 _MOST_COPIES = 16
 """Captions of one image up to which its table is repeated, which takes a few bytes per row and no copy of an image."""
 

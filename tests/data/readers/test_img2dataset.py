@@ -10,6 +10,7 @@ import tarfile
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -257,6 +258,32 @@ class TestConceptualCaptions:
             "downloads, 1 × image decoding error" in caplog.text
         )
 
+    @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet", "dataset", "capitals"])
+    def test_a_table_of_addresses_is_joined(self, tar, tmp_path, form):
+        order = [2, 1, 0, 2, 3]
+        table = pd.DataFrame({"url": [URLS[row] for row in order], "caption": list("abcde"), "n": [*range(5)]})
+        path = tmp_path / f"list.{form}"
+        if form in ("csv", "tsv"):
+            table.to_csv(path, index=False, sep={"csv": ",", "tsv": "\t"}[form])
+        elif form == "capitals":
+            path = tmp_path / "list.csv"
+            table.rename(columns={"url": "URL", "caption": "TEXT"}).to_csv(path, index=False)
+        elif form == "jsonl":
+            table.to_json(path, orient="records", lines=True)
+        else:
+            table.to_parquet(tmp_path / "list.parquet")
+        if form == "dataset":
+            path = datasets.Dataset.from_pandas(table).cast_column("n", datasets.ClassLabel(names=list("vwxyz")))
+        pairs = load_captioned(path, images=tar)
+        assert pairs["caption"][:] == ["a", "c", "d"]
+        assert pairs["image_id"][:] == [URLS[2], URLS[0], URLS[2]]
+        assert [int(number) for number in pairs["n"]] == [0, 2, 3]
+        assert [row["image"].size for row in pairs] == [(10, 8), (8, 8), (10, 8)]
+        if form == "dataset":
+            assert pairs.features["n"].names == list("vwxyz")
+        with pytest.raises(ValueError, match=r"lists addresses, and .* is no output folder of img2dataset"):
+            load_captioned(path, images=tmp_path)
+
     def test_captions_alone(self, tmp_path):
         with gzip.open(tmp_path / "list.tsv.gz", "wt", encoding="utf-8") as file:
             file.write(f"{CAPTIONS[3]}\t{URLS[3]}\n")
@@ -377,6 +404,10 @@ class TestNarratives:
         assert "hidden files and folders: 1" in caplog.text
 
     def test_traces_are_not_kept(self, narratives):
+        left = load_captioned(narratives, images=False).info.description
+        for name in ("dataset_id", "annotator_id", "traces"):
+            assert f"field `{name}` (not kept): 4 (" in left
+        assert "caption" not in left
         listed = read_url_list(narratives)
         assert listed.column_names == ["caption", "image_id", "url"]
         before = pa.total_allocated_bytes()

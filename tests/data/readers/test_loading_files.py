@@ -145,6 +145,25 @@ class TestTables:
         (folder / "captions.csv").write_text("image,caption1,Caption\na.jpg,no,yes\n")
         assert load_captioned(folder)["caption"][:] == ["yes"]
 
+    def test_captions_that_are_numbered_from_the_second_on(self, folder):
+        (folder / "captions.csv").write_text("image,caption3,Caption,caption2,text2\na.jpg,z,x,y,no\n")
+        rows = load_captioned(folder)
+        assert rows["caption"][:] == ["x", "y", "z"]
+        assert rows["text2"][:] == ["no"] * 3
+        rows = load_captioned(rows.remove_columns("image").select([0]).add_column("caption2", ["w"]), images=False)
+        assert rows["caption"][:] == ["x", "w"]
+
+    def test_a_list_of_json_on_one_line(self, folder):
+        (folder / "x.jsonl").write_text('[{"image": "a.jpg", "caption": "x"}, {"image": "b.jpg", "caption": "y"}]')
+        assert load_captioned(folder / "x.jsonl")["caption"][:] == ["x", "y"]
+
+    def test_an_image_without_captions_has_a_row_of_null(self, folder, caplog):
+        (folder / "x.jsonl").write_text(
+            '{"image": "a.jpg", "captions": ["x", "y"]}\n{"image": "b.jpg", "captions": []}'
+        )
+        assert load_captioned(folder / "x.jsonl")["caption"][:] == ["x", "y", None]
+        assert "1 of 3 captions are empty" in caplog.text
+
     def test_semicolons(self, folder):
         (folder / "captions.csv").write_text('image;caption\na.jpg;"A dog; a cat, too"\nb.jpg;Two, three\n')
         assert load_captioned(folder)["caption"][:] == ["A dog; a cat, too", "Two, three"]
@@ -273,7 +292,8 @@ class TestCoco:
         (folder / "captions.json").write_text(json.dumps(COCO))
         assert "image" in load_captioned(folder).column_names
         assert "image" not in load_captioned(folder, images=False).column_names
-        assert not caplog.records
+        left = {record.message.partition("left out: ")[2] for record in caplog.records}
+        assert left == {"images without a caption: 1 (uncaptioned.jpg, for example)."}
 
     def test_captions_of_unlisted_images(self, folder, caplog):
         subset = {**COCO, "images": COCO["images"][1:]}
@@ -307,6 +327,13 @@ class TestCoco:
             load_captioned(folder)
         assert len(load_captioned(folder, bad_rows="drop")) == 3
         assert "rows that cannot be read: 1" in caplog.text
+
+    def test_a_file_none_of_whose_rows_can_be_read(self, folder):
+        (folder / "x.jsonl").write_text('{"image": "a.jpg", "caption": "x"},\n')
+        with pytest.raises(
+            ValueError, match=r"holds no row that can be read.*cannot be read: 1 \(Line 1 is an object with a comma"
+        ):
+            load_captioned(folder / "x.jsonl", bad_rows="drop")
 
     def test_captions_of_other_images(self, folder):
         (folder / "captions.json").write_text(json.dumps({**COCO, "images": [{"id": 1, "file_name": "a.jpg"}]}))
@@ -429,7 +456,8 @@ class TestNothingRecognised:
             ({"info": {}, "annotations": []}, r"Its object has the fields \['info', 'annotations'\]"),
             ([{"file_name": "a.jpg", "prompt": "x"}], r"Its rows have the fields \['file_name', 'prompt'\]"),
             ([], r"Its rows have the fields \[\]"),
-            ("text", "Its object has the fields 'text'"),
+            ("text", "It holds 'text'"),
+            ([[1], [2]], r"It holds \[\[1\], \[2\]\]"),
         ],
     )
     def test_unknown_fields(self, tmp_path, content, match):

@@ -79,6 +79,12 @@ class TestColumns:
         assert loaded["image_id"][:] == ["x", "x", "y"]
         assert loaded.column_names == ["image", "image_id", "caption"]
 
+    def test_fields_of_captions_that_are_records_are_counted(self):
+        records = [[{"raw": "a", "sentid": 1}, {"raw": "b", "sentid": 2}], []]
+        loaded = load_captioned(Dataset.from_dict({"image_id": ["x", "y"], "sentences": records}), images=False)
+        assert loaded["caption"][:] == ["a", "b", None]
+        assert loaded.info.description == "The data set, left out: field `sentid` of captions (not kept): 2."
+
     def test_transforms_are_removed_with_a_word(self, caplog):
         source = rows(caption=["a", "b"])
         source.set_transform(lambda batch: {"nothing": batch["caption"]})
@@ -251,7 +257,7 @@ class TestSources:
         assert loaded["caption"][:] == ["a", "b", "c"]
         assert undecoded(loaded)[2]["path"] == str(folder / place / "2.png")
         table.to_parquet(folder / "more.parquet")
-        with pytest.raises(ValueError, match=r"several Parquet files, \['data.parquet', 'more.parquet'\].*Name one"):
+        with pytest.raises(ValueError, match=r"several tables, \['data.parquet', 'more.parquet'\].*Name it"):
             load_captioned(folder)
         assert load_captioned(folder / "more.parquet")["image_id"][:] == names
 
@@ -409,7 +415,7 @@ def test_as_many_images_as_parquet_files_are_not_its_data(tmp_path, images, foun
     if found:
         assert load_captioned(tmp_path).num_rows == {"train": 2, "test": 2}
         return
-    with pytest.raises(ValueError, match="several Parquet files"):
+    with pytest.raises(ValueError, match="several tables"):
         load_captioned(tmp_path)
 
 

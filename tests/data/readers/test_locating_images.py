@@ -142,6 +142,19 @@ def test_a_name_is_of_the_only_image_whose_path_ends_in_it(folder, files, names,
     assert colours(load_captioned(captions(folder, *names), images=folder if given else None)) == list(files.values())
 
 
+def test_names_of_images_in_the_folder_and_below_it(folder, caplog):
+    sizes = {"b.png": 1, "s/a.png": 2, "s/b.png": 3, "t/c.png": 4}
+    for name, size in sizes.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (size, 1)).save(folder / name)
+    (folder / "m.csv").write_text("file_name,caption\na.png,A\nb.png,B\ns/b.png,C\nc.png,D\nnone.png,E\n")
+    rows = load_captioned(folder)
+    assert [(row["caption"], row["image"].width) for row in rows] == [("A", 2), ("B", 1), ("C", 3), ("D", 4)]
+    (folder / "t/a.png").write_bytes((folder / "b.png").read_bytes())
+    with pytest.raises(ValueError, match=r"Whose 'a\.png' in .* cannot be known"):
+        load_captioned(folder)
+
+
 def test_a_name_that_two_paths_end_in_is_an_error(folder):
     paint(folder, **{"x/0.png": "red", "y/0.png": "blue", "y/2.png": "green"})
     with pytest.raises(ValueError, match=r"Whose '0\.png' in .*data is cannot be known.*'x/0\.png' and 'y/0\.png'"):

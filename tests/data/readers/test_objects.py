@@ -77,6 +77,35 @@ def test_of_voc(folder, tmp_path):
     assert data["objects"][:] == [[OF_A[0]], [OF_A[0]], [], None]
 
 
+@pytest.mark.parametrize(
+    ("said", "error", "warns"),
+    [
+        ({"a": "b.jpg", "b": "a.jpg"}, True, ""),
+        ({"a": "b.jpg", "b": ""}, True, ""),
+        (
+            {"a": "x.jpg", "b": "y.png"},
+            False,
+            "2 of its XML files have the `<filename>` of an image that is called oth",
+        ),
+        ({"a": "C:\\photos\\A.JPG", "b": "b", "sub/c": "b.jpg"}, False, "1 of its XML files have the `<filename>`"),
+        ({"a": "a.jpg", "b": ""}, False, ""),
+    ],
+)
+def test_of_voc_by_the_names_of_its_files(folder, tmp_path, caplog, said, error, warns):
+    for name, file in said.items():
+        xml = tmp_path / "Annotations" / f"{name}.xml"
+        xml.parent.mkdir(parents=True, exist_ok=True)
+        xml.write_text(VOC.replace("a.jpg", file))
+    if error:
+        with pytest.raises(ValueError, match=r"'a\.xml' has the `<filename>` 'b\.jpg', and 'b\.xml' is there too"):
+            load_captioned(folder, objects=tmp_path / "Annotations")
+    else:
+        data = load_captioned(folder, objects=tmp_path / "Annotations")
+        assert data["objects"][:] == [[OF_A[0]], [OF_A[0]], [OF_A[0]], None]
+        assert ("`<filename>`" in caplog.text) == bool(warns)
+        assert warns in caplog.text
+
+
 def test_from_the_shell(folder, tmp_path):
     words = ["score", str(folder), str(tmp_path / "out"), "--scorer", "box_count"]
     done = CliRunner().invoke(app, [*words, "--objects", str(instances(tmp_path))])

@@ -31,7 +31,7 @@ ROW = {"metadata.jsonl": '{"file_name": "0.jpg", "caption": "a"}', "m.csv": "fil
             ["0", "2"],
             {"m.csv": ROW["m.csv"], "2.txt": "b"},
             ["a"],
-            "texts beside images (a file of captions is read): 1",
+            "texts beside images (not read): 1",
         ),
         (
             ["0"],
@@ -39,6 +39,9 @@ ROW = {"metadata.jsonl": '{"file_name": "0.jpg", "caption": "a"}', "m.csv": "fil
             ["a"],
             "other files that may hold captions (not read): 3 (a.csv",
         ),
+        (["0", "x/1"], {"m.csv": ROW["m.csv"], "x/1.txt": "b"}, ["a"], "texts beside images (not read): 1 (x/1.txt"),
+        (["0"], {"m.csv": ROW["m.csv"], "y.json": "[]"}, ["a"], "(not read): 1 (y.json"),
+        (["0"], {**ROW, "y.parquet": ""}, ["a"], "(not read): 2 (m.csv"),
         (["0"], {"m.csv": ROW["m.csv"], "0.json": "{}", "more.json": "{}"}, ["a"], "(not read): 1 (more.json"),
         (["0"], {"m.csv": ROW["m.csv"], "notes.txt": "b", "x/dataset_infos.json": "{}", ".a.tsv": ""}, ["a"], None),
     ],
@@ -52,6 +55,56 @@ def test_files_that_are_passed_over(folder, images, texts, captions, left):
     assert rows["caption"][:] == captions
     found = left_out_of(rows)
     assert left in found if left else "other files" not in found and "texts " not in found
+
+
+@pytest.mark.parametrize("form", ["texts", "tables"])
+def test_of_folders_of_splits_every_image_is_read_or_counted(folder, form):
+    for name in ("train/0", "val/1", "valid/2", "dev/3", "extra/4", "test/5", "test/6"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(folder / f"{name}.jpg")
+        if form == "texts" and "test" not in name:
+            (folder / f"{name}.txt").write_text(name)
+        elif "test" not in name:
+            (folder / name).with_name("m.csv").write_text(f"file_name,caption\n{name[-1]}.jpg,{name}\n")
+    splits = load_captioned(folder)
+    assert {split: rows["caption"][:] for split, rows in splits.items()} == {
+        "train": ["train/0"],
+        "validation": ["valid/2"],
+    }
+    found = left_out_of(splits["train"])
+    images = {"texts": "images in folders without captions: 2 (test/5", "tables": "without captions: 5 ("}[form]
+    other = {"texts": "texts beside images (not read): 3 (", "tables": "may hold captions (not read): 3 ("}[form]
+    assert images in found
+    assert other in found
+
+
+@pytest.mark.parametrize("images", [2, 0])
+def test_beside_parquet_other_kinds_of_data_are_counted_or_an_error(folder, images):
+    for number in range(images):
+        Image.new("RGB", (8, 8)).save(folder / f"{number}.jpg")
+    rows = datasets.Dataset.from_dict({"file_name": ["0.jpg"], "caption": ["b"]})
+    rows.to_parquet(str(folder / "z.parquet"))
+    (folder / "x" / "a.jsonl").write_text(ROW["metadata.jsonl"])
+    (folder / "y.json").write_text("[]")
+    options = {} if images else {"images": False}
+    found = load_captioned(folder, split=None if images else "train", **options)
+    assert found["caption"][:] == ["b"]
+    assert "other files that may hold captions (not read): 2 (y.json" in left_out_of(found)
+    (folder / "m.csv").write_text(ROW["m.csv"])
+    if images:
+        with pytest.raises(ValueError, match=r"several tables, \['m\.csv', 'z\.parquet'\]"):
+            load_captioned(folder)
+
+
+def test_a_text_of_two_images_is_an_error(folder):
+    for name in ("a.jpg", "a.png", "b.jpg", "b.png"):
+        Image.new("RGB", (8, 8)).save(folder / name)
+    (folder / "c.csv").write_text("file_name,caption\nx/a.jpg,one\n")
+    (folder / "a.txt").write_text("a")
+    assert load_captioned(folder)["caption"][:] == ["one"]
+    (folder / "c.csv").unlink()
+    with pytest.raises(ValueError, match=r"a\.txt may be the caption of each of \['a\.jpg', 'a\.png'\]"):
+        load_captioned(folder)
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

@@ -41,6 +41,10 @@ def test_a_folder_of_annotations_and_images(folder, caplog):
     assert data["subreddit"][:] == ["cat", "dog"]
     assert data[1]["image"].size == (8, 8)
     assert "2 of 3 images are there (66.7 %); 1 is missing: 1 × no such file" in caplog.text
+    assert data.info.description.endswith(
+        "left out: field `author` (not kept): 2 (a, for example); field `raw_caption` (not kept): 2 (x, for example); "
+        "field `score` (not kept): 2 (5, for example)."
+    )
     one = load_captioned(folder / "annotations" / "dog_2017.json")
     assert one["caption"][:] == ["caption 1"]
     assert load_redcaps(folder)["caption"][:] == data["caption"][:]

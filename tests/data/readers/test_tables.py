@@ -65,6 +65,8 @@ def test_what_pandas_writes_is_read_as_pandas_reads_it(load, name, separator, qu
     ("name", "text", "captions"),
     [
         ("x.csv", "file_name,caption\ra.jpg,one\rb.jpg,two\r", ["one", "two"]),
+        ("x.csv", "sep=;\nfile_name;caption\na.jpg;one, two\n", ["one, two"]),
+        ("x.csv", '"sep=\t"\r\nfile_name\tcaption\r\na.jpg\tone;\r\n', ["one;"]),
         ("x.csv", "\n\nfile_name,caption\n\na.jpg,one\n\n", ["one"]),
         ("x.csv", "file_name,caption\na.jpg, one\n", [" one"]),
         ("x.csv", 'file_name, caption\na.jpg, "one, two"\n', ["one, two"]),
@@ -91,6 +93,7 @@ def test_captions_that_are_read(load, name, text, captions):
 
 FEWER = r"Line 2 has fewer cells than the header \['file_name', 'caption'\].*\['a.jpg'\]"
 OPEN = "a quotation mark opens a cell and does not close it at its end"
+PAIR = "are in one pair of quotation marks, and look like rows"
 SURROGATE = '{"file_name": "a.jpg", "caption": "x \\ud83d"}\n{"file_name": "b.jpg", "caption": "two"}\n'
 
 
@@ -101,10 +104,22 @@ SURROGATE = '{"file_name": "a.jpg", "caption": "x \\ud83d"}\n{"file_name": "b.jp
         (
             "x.csv",
             HEADER + "".join([*MANY[:5], '5.jpg,"a dog 5\n', *MANY[6:9], '9.jpg,a dog 9"\n', *MANY[10:]]),
-            rf"In line 7 {OPEN} \(lines below it look like rows\)",
-            39,
+            rf"Lines 7 to 11 {PAIR}: '5\.jpg,\"a dog 5.*take the line breaks out.*quoting=3",
+            35,
         ),
-        ("x.csv", 'caption,file_name\n"a dog,1.jpg\na cat,2.jpg\na cow",3.jpg\n', f"In line 2 {OPEN}", 2),
+        (
+            "x.csv",
+            'caption,file_name\n"a dog,1.jpg\na cat,2.jpg\na cow",3.jpg\nfour,4.jpg\n',
+            f"Lines 2 to 4 {PAIR}",
+            1,
+        ),
+        ("x.csv", HEADER + '0.jpg,"like 1.jpg,\n2.jpg, but red"\n1.jpg,B\n', f"Lines 2 to 3 {PAIR}", 1),
+        (
+            "x.csv",
+            HEADER + "a.jpg," + "x" * 140_000 + "\nb.jpg,two\n",
+            "Line 2 has a cell of more than 131,072 char",
+            1,
+        ),
         ("x.csv", "caption;file_name;lang\na dog;a;b.jpg;\ntwo;b.jpg;x\n", "Line 2 has more cells than the header", 1),
         ("x.csv", HEADER + 'a.jpg,"Hello" said the man\nb.jpg,two\n', f"In line 2 {OPEN}.*quoting=3", 1),
         ("x.tsv", 'file_name\tcaption\na.jpg\t"Hello" he said\nb.jpg\ttwo\n', f"In line 2 {OPEN}", 1),
@@ -158,13 +173,27 @@ def test_a_row_that_cannot_be_read_is_named_or_left_out(load, tmp_path, name, te
     assert "left out: rows that cannot be read: 1 (" in caplog.text
 
 
+def test_no_row_is_made_of_the_inside_of_a_cell(load, caplog):
+    text = HEADER + '0.jpg,"like ""1.jpg,\n2.jpg, but "red" one"\n1.jpg,a 12" pizza\n3.jpg,"C"\n'
+    assert load("x.csv", text, bad_rows="drop") == [("1.jpg", 'a 12" pizza'), ("3.jpg", "C")]
+    assert "rows that cannot be read: 2 (In line 2" in caplog.text
+    with pytest.raises(ValueError, match=f"In line 2 {OPEN}"):
+        load("x.csv", text)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "match"),
     [
         ("x.csv", "file_name,caption,caption\na.jpg,x,y\n", r"x\.csv: The header has \['caption'\] twice"),
         ("x.csv", "a.jpg,A dog runs.\nb.jpg,A cat.\n", "The first line is no header, but a row. Write the names"),
         ("x.csv", '"file_name,caption\na.jpg,x\n', "The header, line 1, cannot be read|In line 1 a quotation mark"),
-        ("x.csv", HEADER.encode() + b"a.jpg,one\nb.jpg,W\xf6lfe\n", r"is not UTF-8: line 3 .*'b\.jpg,Wölfe'.*cp1252"),
+        (
+            "x.csv",
+            HEADER.encode() + b"a.jpg,one\nb.jpg,W\xf6lfe\n",
+            r"is not UTF-8: line 3 .*'b\.jpg,Wölfe' in cp1252",
+        ),
+        ("x.csv", (HEADER + "a.jpg,犬が走る\n").encode("cp932"), r"line 2 .*'a\.jpg,犬が走る' in cp932.*iconv -f cp"),
+        ("x.csv", HEADER.encode() + b"a.jpg,\x81\xff\n", "and would be no text in usual encodings"),
         (
             "x.csv",
             HEADER.encode("utf-16-le"),

@@ -101,7 +101,7 @@ def test_data_that_prompts_cannot_name(data, tmp_path):
     with pytest.raises(ValueError, match=r"has the columns \['class', 'prompt'\] and 0 rows"):
         load_prompts(tmp_path / "empty.csv")
     (tmp_path / "latin.csv").write_bytes(b"class,prompt\nowl,a caf\xe9\n")
-    with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8: line 2 .* convert the file"):
+    with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8: line 2 .* Convert the"):
         load_prompts(tmp_path / "latin.csv")
     (tmp_path / "wrong.json").write_text("owl: an owl")
     with pytest.raises(ValueError, match=r"wrong\.json is not JSON"):
