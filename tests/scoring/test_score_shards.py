@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from crawl import contents, crawl, pairs, write_parquet, write_tar
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from PIL import Image
 
 from hf_curriculum import (
@@ -160,6 +160,20 @@ def test_the_manifest_is_read_once_for_all_shards(tmp_path, monkeypatch):
     manifest = tmp_path / "out/shards.json"
     manifest.write_text(manifest.read_text().replace('"batch_size": 256', '"batch_size": 2567'))
     assert read_manifest(tmp_path / "out") == {**before, "batch_size": 2567}
+
+
+def test_columns_of_several_types_are_read_by_value(tmp_path):
+    cells = [(1, "a dog", [1]), ("b", ["a cat", "a big cat"], "x"), ("c", ["one"], None)]
+    rows = [dict(zip(("uid", "caption", "more"), row, strict=True)) for row in cells]
+    (tmp_path / "c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    files = {"data_files": str(tmp_path / "c.jsonl"), "cache_dir": str(tmp_path / "cache")}
+    load_dataset("json", split="train", **files).to_parquet(tmp_path / "c.parquet")
+    report = score_shards(tmp_path / "c.parquet", CaptionLength(), tmp_path / "out", keep=["caption", "uid", "more"])
+    found = pq.read_table(tmp_path / "out" / "scores" / "c.parquet").to_pydict()
+    assert found["key"] == found["uid"] == ["1", "b", "c"]
+    assert (found["caption"], found["more"]) == (["a dog", None, "one"], ["[1]", "x", None])
+    np.testing.assert_array_equal(found["caption_length"], [2, np.nan, 1])
+    assert any("lists of several texts" in reason for reason in report.left_out)
 
 
 def test_a_scorer_is_fitted_once_on_all_texts(tmp_path, monkeypatch):

@@ -25,11 +25,12 @@ import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Features, Image, Value
+from datasets import Features, Image, Json, Value
 from fsspec.implementations.local import LocalFileSystem
 
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
 from hf_curriculum.config import digest, file_digest, parse_json, reading, special_file
+from hf_curriculum.data.chat_forms import json_content
 from hf_curriculum.data.conversations import is_conversation
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.archives import COMPRESSED, UNPACK, archive_members
@@ -378,10 +379,20 @@ class ShardReader:
             columns = {name: batch.column(place) for name, place in places.items()}
             if IMAGE in columns:
                 columns[IMAGE] = self._embedded(columns[IMAGE])
-            values = {name: column.to_pylist() for name, column in columns.items()}
+            values = {name: self._cells(name, column) for name, column in columns.items()}
             values[KEY] = _keys(values.get(KEY, [None] * len(batch)), start)
             start += len(batch)
             yield {name: values.get(name, [None] * len(batch)) for name in names}
+
+    def _cells(self, name: str, column: pa.Array) -> list[Any]:
+        """A column's values; of `Json` what it says, as text where the column is of texts."""
+        cells = column.to_pylist()
+        if not isinstance(column.type, pa.JsonType):
+            return cells
+        values = [None if cell is None else json_content(cell) for cell in cells]
+        if name in (CAPTION, *self.texts):
+            return values
+        return [cell if isinstance(value, (list, dict)) else value for cell, value in zip(cells, values, strict=True)]
 
     def _record_batches(self, names: Sequence[str], size: int) -> Iterator[tuple[pa.RecordBatch, dict[str, str]]]:
         """The rows of a Parquet file, and what the columns are called in it that it has."""
@@ -489,7 +500,7 @@ class ShardReader:
             fields = [] if text in TEXTS or FAULT in row else caption_fields(tuple(row))
             if text and not fields:
                 chosen[CAPTION] = text
-            elif fields and fields[0] != CAPTION:
+            elif fields and [*fields] != [CAPTION]:
                 row[CAPTION] = self._take(row, fields)
         row[IMAGE] = {"bytes": None, "path": None} if image else None
         if image and images:
@@ -590,6 +601,8 @@ class ShardReader:
         for name, kind in found.items():
             if isinstance(kind, Value) and kind.dtype in views:
                 found[name] = Value(views[kind.dtype])
+            elif isinstance(kind, Json):
+                found[name] = Value("string")
         return Features(found | ({IMAGE: Image()} if IMAGE in found else {})), count
 
     def tables(self, features: Features, size: int = 256) -> Iterator[pa.Table]:

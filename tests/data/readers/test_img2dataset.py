@@ -281,8 +281,9 @@ class TestConceptualCaptions:
         assert [row["image"].size for row in pairs] == [(10, 8), (8, 8), (10, 8)]
         if form == "dataset":
             assert pairs.features["n"].names == list("vwxyz")
+        (tmp_path / "other").mkdir()
         with pytest.raises(ValueError, match=r"lists addresses, and .* is no output folder of img2dataset"):
-            load_captioned(path, images=tmp_path)
+            load_captioned(path, images=tmp_path / "other")
 
     def test_captions_alone(self, tmp_path):
         with gzip.open(tmp_path / "list.tsv.gz", "wt", encoding="utf-8") as file:
