@@ -168,7 +168,7 @@ def read_url_list(path: str | Path, reject: Callable[[str], None] = refuse) -> p
     if is_redcaps(path):
         return read_redcaps(path, reject).select(_LISTED.names)
     status = path.stat()
-    facts = ["addresses", 2, str(path.resolve()), status.st_size, status.st_mtime_ns]
+    facts = ["addresses 2", str(path.resolve()), status.st_size, status.st_mtime_ns]
     return without_faults(cached_arrow(facts, lambda: _batches(path), with_faults(_LISTED)).data.table, reject)
 
 
