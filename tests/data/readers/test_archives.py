@@ -102,6 +102,7 @@ def test_from_the_first_header_that_is_not_plain_on_tarfile_reads(tmp_path, coun
     ("parts", "said"),
     [
         ([header("a"), END, header("b"), END], "behind its end at byte 512 it goes on"),
+        ([header("l", 0, tarfile.SYMTYPE), END, header("b"), END], "behind its end at byte"),
         ([header("a"), header("b", at_0=b"\0"), END], "behind its end at byte 512 it goes on"),
         ([header("a"), header("b", 3)[:-3] + b"odd", content(3), END], "the header at byte 512 is damaged"),
         ([header("a")[:20] + b"\1" + header("a")[21:], END], "the header at byte 0 is damaged"),
