@@ -49,6 +49,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"https?://\S+$")
 _LISTED = pa.schema({CAPTION: pa.string(), IMAGE_ID: pa.string(), URL: pa.string()})
 _ROWS = 8192
+_BLOCK, _LONGEST_LINE = 1 << 16, 1 << 24
 _NARRATIVE = ("image_id", "caption", "annotator_id")
 ABSENT = "not among the downloads"
 
@@ -118,7 +119,7 @@ def _fetch(address: str | None) -> Path | str:
         request = urllib.request.Request(address, headers={"User-Agent": "hf-curriculum"})
         with _opener().open(request, timeout=TIMEOUT) as answer:
             content, end = bytearray(), time.monotonic() + 6 * TIMEOUT
-            while block := answer.read1(1 << 16):
+            while block := answer.read1(_BLOCK):
                 content += block
                 if len(content) > MAX_BYTES:
                     return f"larger than {MAX_BYTES:,} bytes"
@@ -149,8 +150,8 @@ def is_url_list(path: Path) -> bool:
     if not path.is_file() or ending(path).lower() not in (".tsv", ".jsonl"):
         return False
     with open_text(path) as file:
-        first = file.readline(1 << 24).rstrip("\r\n")
-    if ending(path) == ".tsv":
+        first = file.readline(_LONGEST_LINE).rstrip("\r\n")
+    if ending(path).lower() == ".tsv":
         return _columns_of(first) is not None
     try:
         record = parse_json(first)
@@ -280,12 +281,12 @@ def _joined(
         narrow = Dataset(texts.cast(_LISTED))
         return concatenate_datasets([images.select(chosen).select_columns([IMAGE]), narrow], axis=1)
     positions = turns * len(images) + chosen
-    row_of = np.full(copies * len(images), -1)
-    row_of[positions] = np.arange(len(positions))
+    row_of, unused = np.zeros(copies * len(images), np.int64), np.ones(copies * len(images), bool)
+    row_of[positions], unused[positions] = np.arange(len(positions)), False
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(row_of), _ROWS):
-            taken = pa.array(row_of[start : start + _ROWS], mask=row_of[start : start + _ROWS] < 0)
+            taken = pa.array(row_of[start : start + _ROWS], mask=unused[start : start + _ROWS])
             yield from texts.take(taken).cast(_LISTED).combine_chunks().to_batches()
 
     images = images.select_columns([IMAGE])
@@ -305,10 +306,9 @@ _MOST_COPIES = 16
 def _occurrences(values: np.ndarray) -> np.ndarray:
     """How often each value, (rows,), has occurred before."""
     order = np.argsort(values, kind="stable")
-    new = np.diff(values[order], prepend=-1) != 0
-    starts = np.maximum.accumulate(np.where(new, np.arange(len(values)), 0))
+    counts = np.unique(values, return_counts=True)[1]
     found = np.empty(len(values), np.int64)
-    found[order] = np.arange(len(values)) - starts
+    found[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
     return found
 
 
