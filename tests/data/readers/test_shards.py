@@ -195,6 +195,18 @@ class TestBatches:
         assert list(reader.batches(["caption"], 9)) == [{"key": ["x", "y"], "caption": ["a", "b"]}]
         assert reader.left_out.items() == [(reason, 2, "x.parquet")]
 
+    def test_tables_of_an_archive(self, tmp_path):
+        found = [{"caption": ["a"], "f": [1]}, {"caption": 7, "f": "x"}, {"caption": TALK, "f": 2.5}]
+        reader = ShardReader(records(tmp_path / "x.tar", *found), "tar")
+        features = Features({name: Value("string") for name in ("key", "caption", "f")})
+        tables = list(reader.tables(features, size=2))
+        assert [table.num_rows for table in tables] == [2, 1]
+        whole = pa.concat_tables(tables).to_pydict()
+        assert whole == {"key": ["0", "1", "2"], "caption": ["a", None, json.dumps(TALK)], "f": ["[1]", "x", "2.5"]}
+        assert reader.left_out.items() == [("`caption` that are no text", 1, "1: 7")]
+        with pytest.raises(DamagedShardError, match=rf"{tmp_path}/x\.tar behind row 0: "):
+            list(reader.tables(Features({"key": Value("string"), "f": Value("int64")})))
+
     def test_an_error_names_the_shard_once(self, tmp_path, monkeypatch):
         (tmp_path / "x.tar").write_bytes(b"no archive")
         with pytest.raises(DamagedShardError) as error:
@@ -344,6 +356,7 @@ class TestValues:
             (None, None, True),
             (None, 1, False),
             ("1", 1, True),
+            ("2.5", 2.5, True),
             ({"a": 1, "b": None}, {"a": 1}, True),
             ({"a": 1}, {"a": 1, "b": 2}, False),
             ({"a": 1}, {"a": 1, "b": None}, True),
