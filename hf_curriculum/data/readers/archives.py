@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hf_curriculum.data.left_out import LeftOut
 COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MAGIC = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, xz, zstd
 _PADDING = 1 << 20  # zeros at an end, at most; most programs write 10,240
+_OCTAL = re.compile(rb"[0-7]+")
 UNPACK = (
     "{} is compressed, so its files cannot be read by their place. Unpack it once (`gunzip`, `bunzip2`, `unxz` or "
     "`unzstd`, which leave a .tar) and name that: images hardly become smaller by it."
@@ -27,7 +29,7 @@ def archive_members(path: Path, left_out: LeftOut | None = None) -> Iterator[tup
     """
     length, block, at, count = path.stat().st_size, tarfile.BLOCKSIZE, 0, 0
     with path.open("rb") as archive:
-        if archive.read(6).startswith(_MAGIC):
+        if archive.read(block).startswith(_MAGIC):
             raise ValueError(UNPACK.format(path))
         if length < 2 * block:
             raise tarfile.ReadError(f"it has {length:,} bytes, and an archive without a file has {2 * block:,}")
@@ -41,12 +43,12 @@ def archive_members(path: Path, left_out: LeftOut | None = None) -> Iterator[tup
                 _validate_end(archive, at)
                 return
             octal, kind = header[124:136].strip(b" \0"), header[156:157]
-            if kind not in (b"0", b"\0", b"5") or not octal.isdigit():
+            if kind not in (b"0", b"\0", b"5") or not _OCTAL.fullmatch(octal):
                 break
             size = int(octal, 8) if kind != b"5" else 0
             stored = header[148:156].strip(b" \0")
-            checksum = (int(stored, 8) if stored.isdigit() else 0) + sum(header[148:156]) - 256
-            if ((zlib.adler32(header) & 0xFFFF) - 1 - checksum) % 65521:  # its lower half is 1 + the sum of the bytes
+            total = (zlib.adler32(header) & 0xFFFF) - 1 - sum(header[148:156]) + 256  # its lower half is 1 + the bytes
+            if not _OCTAL.fullmatch(stored) or (total - int(stored, 8)) % 65521:
                 raise tarfile.ReadError(f"the header at byte {at:,} is damaged")
             name, prefix = (field.partition(b"\0")[0] for field in (header[:100], header[345:500]))
             name = prefix + b"/" + name if prefix and header[257:263] == b"ustar\0" else name
@@ -71,7 +73,7 @@ def archive_members(path: Path, left_out: LeftOut | None = None) -> Iterator[tup
 def _validate_end(archive: BinaryIO, at: int) -> None:
     """Raises if anything stands behind the end, or more than fills it: `tarfile` takes a damaged header for it."""
     archive.seek(at)
-    while content := archive.read(1 << 20):
+    while content := archive.read(tarfile.RECORDSIZE):
         if content.strip(b"\0"):
             raise tarfile.ReadError(
                 f"behind its end at byte {at:,} it goes on: the next header is damaged, or several archives were put "

@@ -59,7 +59,7 @@ def read_redcaps(path: str | Path, reject: Callable[[str], None] = refuse) -> pa
     files = _files(Path(path))
     status = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     schema = with_faults(_SCHEMA)
-    return without_faults(cached_arrow(["redcaps", 2, status], lambda: _batches(files), schema).data.table, reject)
+    return without_faults(cached_arrow(["redcaps 2", status], lambda: _batches(files), schema).data.table, reject)
 
 
 def count_unkept(path: Path, rows: Dataset, left_out: LeftOut) -> None:

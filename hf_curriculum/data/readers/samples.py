@@ -70,13 +70,14 @@ def _named(names: Sequence[str], left_out: LeftOut) -> Iterator[tuple[int, str, 
     """Number, name up to the first dot, and whether another dot follows, of the files that samples are made of."""
     usual = not _UNUSUAL.search("\n".join(names))  # one search for all
     for number, name in enumerate(names):
-        dot = name.find(".", name.rfind("/") + 1)
+        folder, slash, last = name.rpartition("/")
+        first, _, rest = last.partition(".")
         if not usual and (name.startswith("/") or ".." in name.split("/")[:-1]):
             left_out.add("files whose names lead outside of the archive", 1, repr(name))
         elif not usual and _HIDDEN.match(name):
             continue
-        elif 0 <= dot < len(name) - 1:
-            yield number, name[:dot], name.find(".", dot + 1) > 0
+        elif rest:
+            yield number, f"{folder}{slash}{first}", "." in rest
         else:
             left_out.add("files without an ending", 1, repr(name))
 
@@ -107,9 +108,9 @@ def _keys(names: Sequence[str], files: Sequence[tuple[int, str, bool]]) -> Itera
             fields[first] = True
     for number, first, dotted in files:
         stem = prefix = _stem(names[number])
-        while len(prefix) > len(first) and prefix not in complete:
+        while prefix != first and prefix not in complete:
             prefix = _stem(prefix)
-        yield prefix if len(prefix) > len(first) else first if not dotted or fields[first] else stem
+        yield prefix if prefix != first else first if not dotted or fields[first] else stem
 
 
 def _last(name: str) -> str:

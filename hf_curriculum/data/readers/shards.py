@@ -112,8 +112,7 @@ def expand_braces(pattern: str) -> list[str]:
         return [pattern]
     ends = found[1].split("..")
     if len(ends) == 2 and all(end.isdigit() for end in ends):
-        width = len(ends[0]) if len(ends[0]) == len(ends[1]) or ends[0].startswith("0") else 0
-        choices = [f"{number:0{width}d}" for number in range(int(ends[0]), int(ends[1]) + 1)]
+        choices = [str(number).zfill(len(ends[0])) for number in range(int(ends[0]), int(ends[1]) + 1)]
     else:
         choices = found[1].split(",")
     rests = expand_braces(pattern[found.end() :])
@@ -233,14 +232,14 @@ def _named_by(
                 raise FileNotFoundError(f"{stem}{STATS} says that a shard is finished, and its images are not there.")
             yield _kind(shard, folder=shard == stem), inside[shard] | (folders.get(shard) or {})
         return
-    tars = [name for name in inside if name.endswith(".tar")]
-    compressed = next((name for name in inside if name.endswith(COMPRESSED)), None)
+    files = [name for name, info in inside.items() if info["type"] != "directory"]
+    tars = [name for name in files if name.endswith(".tar")]
+    compressed = next((name for name in files if name.endswith(COMPRESSED)), None)
     if compressed and not tars:
         _kind(compressed)
-    shards = sorted(tars or [name for name in inside if name.endswith(".parquet")])
-    for name in sorted(inside.keys() - set(shards)):
-        is_file = inside[name]["type"] != "directory"
-        left_out.add("files beside the archives (not read)", is_file, PurePosixPath(name).name)
+    shards = sorted(tars or [name for name in files if name.endswith(".parquet")])
+    for name in sorted(set(files).difference(shards)):
+        left_out.add("files beside the archives (not read)", 1, PurePosixPath(name).name)
     for name in shards:
         yield _kind(name), inside[name]
 
@@ -408,6 +407,7 @@ class ShardReader:
 
     def _embedded(self, images: pa.Array) -> pa.Array:
         """Images as structs of their bytes and a path; names of files are not opened, and None."""
+        images = images.cast(pa.string()) if images.type == pa.string_view() else images
         kind, paths = images.type, pa.nulls(len(images), pa.string())
         if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
             content = pc.struct_field(images, "bytes")
@@ -415,7 +415,7 @@ class ShardReader:
                 paths = pc.struct_field(images, "path").cast(pa.string())
             named = pc.and_(pc.is_null(content), pc.is_valid(paths))
         else:
-            texts = pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+            texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
             content, named = images, pc.is_valid(images)
             if not texts:
                 content, named = images.cast(pa.binary()), pa.repeat(False, len(images))
@@ -512,8 +512,6 @@ class ShardReader:
         row[KEY] = key
         for name, value in told.items():
             self.count_covered(name, value, row[name], key)
-        if len(files) == bool(image) + bool(record) + len(chosen):
-            return row
         unread = [ending for ending in files if ending not in (image, record, *chosen.values())]
         if len(unread) == len(files):
             self.left_out.add("samples none of whose files is read", 1, f"{key}: {', '.join(files)}")
@@ -540,7 +538,7 @@ class ShardReader:
     def _only(self, sample: Sample, kind: Sequence[str]) -> str | None:
         """The ending of a sample's file of one kind; None where there is none, or it is not known which."""
         endings = sample.candidates(kind)
-        if len(endings) > 1 and endings[0] not in kind:
+        if len(endings) > 1:
             name = IMAGE if kind is IMAGES else CAPTION
             reason = f"samples of which it is not known which file is the {name} (columns={{'{name}': ...}} names it)"
             self.left_out.add(reason, 1, f"{sample.key}: {', '.join(endings)}")
@@ -582,7 +580,7 @@ class ShardReader:
         """
         if self.kind != "parquet":
             options = {"allow_outside": self.allow_outside, "named": self.named}
-            reader = ShardReader(self.path, self.kind, self.theirs, paths=True, **options)
+            reader = ShardReader(self.path, self.kind, self.theirs, **options)
             rows = list(islice(reader.samples(images=False), most))
             self.first_left_out, self.taken = reader.left_out, reader.taken
             names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
@@ -712,7 +710,7 @@ def how_to_name(name: str, found: Mapping[str, Any], left_out: LeftOut, besides:
     choices = [*texts, *endings, *fields]
     if not choices:
         return f"There is no other field or file. {left_out.describe()}".strip()
-    choice = (difflib.get_close_matches(name, choices, 1) or choices)[0]
+    choice = (difflib.get_close_matches(name, choices) or choices)[0]
     return (
         f"There are the fields {fields} and the files {endings}. Name one of them: columns={{{name!r}: {choice!r}}} "
         f"(hf-curriculum score: --column {name}={choice})."

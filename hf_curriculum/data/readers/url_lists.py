@@ -49,6 +49,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"https?://\S+$")
 _LISTED = pa.schema({CAPTION: pa.string(), IMAGE_ID: pa.string(), URL: pa.string()})
 _ROWS = 8192
+_BLOCK, _LONGEST_LINE = 1 << 16, 1 << 24
 _NARRATIVE = ("image_id", "caption", "annotator_id")
 ABSENT = "not among the downloads"
 
@@ -118,7 +119,7 @@ def _fetch(address: str | None) -> Path | str:
         request = urllib.request.Request(address, headers={"User-Agent": "hf-curriculum"})
         with _opener().open(request, timeout=TIMEOUT) as answer:
             content, end = bytearray(), time.monotonic() + 6 * TIMEOUT
-            while block := answer.read1(1 << 16):
+            while block := answer.read1(_BLOCK):
                 content += block
                 if len(content) > MAX_BYTES:
                     return f"larger than {MAX_BYTES:,} bytes"
@@ -149,8 +150,8 @@ def is_url_list(path: Path) -> bool:
     if not path.is_file() or ending(path).lower() not in (".tsv", ".jsonl"):
         return False
     with open_text(path) as file:
-        first = file.readline(1 << 24).rstrip("\r\n")
-    if ending(path) == ".tsv":
+        first = file.readline(_LONGEST_LINE).rstrip("\r\n")
+    if ending(path).lower() == ".tsv":
         return _columns_of(first) is not None
     try:
         record = parse_json(first)
@@ -168,7 +169,7 @@ def read_url_list(path: str | Path, reject: Callable[[str], None] = refuse) -> p
     if is_redcaps(path):
         return read_redcaps(path, reject).select(_LISTED.names)
     status = path.stat()
-    facts = ["addresses", 2, str(path.resolve()), status.st_size, status.st_mtime_ns]
+    facts = ["addresses 2", str(path.resolve()), status.st_size, status.st_mtime_ns]
     return without_faults(cached_arrow(facts, lambda: _batches(path), with_faults(_LISTED)).data.table, reject)
 
 
@@ -325,10 +326,9 @@ _MOST_COPIES = 16
 def _occurrences(values: np.ndarray) -> np.ndarray:
     """How often each value, (rows,), has occurred before."""
     order = np.argsort(values, kind="stable")
-    new = np.diff(values[order], prepend=-1) != 0
-    starts = np.maximum.accumulate(np.where(new, np.arange(len(values)), 0))
+    counts = np.unique(values, return_counts=True)[1]
     found = np.empty(len(values), np.int64)
-    found[order] = np.arange(len(values)) - starts
+    found[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
     return found
 
 

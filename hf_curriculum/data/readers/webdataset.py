@@ -37,6 +37,7 @@ _REJECTED = "rows that cannot be read"
 _REPORT = "__left_out__"
 _ROWS = 64
 _PLAIN = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
+_INT64 = range(-(2**63), 2**63)
 SHARD, URL = "shard", "url"
 Row = dict[str, Any]
 
@@ -251,7 +252,7 @@ def _rows(
 
 
 def _is_huge(value: Any) -> bool:
-    return isinstance(value, int) and value.bit_length() > 63
+    return isinstance(value, int) and value not in _INT64
 
 
 def _found(reader: ShardReader, features: Features) -> Iterator[Row]:

@@ -1,5 +1,6 @@
 """Images of which a source holds the addresses, from a server on this machine."""
 
+import hashlib
 import io
 import json
 import threading
@@ -165,6 +166,9 @@ def test_without_addresses_it_is_an_error(tmp_path):
     for source in (tmp_path, data, tmp_path / "saved"):
         with pytest.raises(ValueError, match="`download=True` would have no effect"):
             load_captioned(source, download=True)
+    for rows in (data, data.select_columns(["caption"])):
+        with pytest.raises(ValueError, match="x holds no addresses of images, but None for example"):
+            url_lists.download_images(rows, "x")
     (tmp_path / "x.tsv").write_text("A dog.\thttp://a/b.png\n")
     with pytest.raises(ValueError, match=r"'download': True.*would have no effect"):
         load_captioned(tmp_path / "x.tsv", images=tmp_path, download=True)
@@ -217,3 +221,15 @@ def test_edges_of_size_and_time_and_of_what_is_said(site, monkeypatch):
     for error, said in ((OSError("a  b\n" * 40), ("a b " * 40)[:80]), (OSError(), "OSError")):
         monkeypatch.setattr(url_lists, "_opener", lambda error=error: (_ for _ in ()).throw(error))
         assert url_lists._fetch("http://127.0.0.1/x") == said
+
+
+def test_where_downloads_are_kept_and_what_is_said_meanwhile(tmp_path, site, monkeypatch):
+    told, real = [], url_lists.tqdm
+    monkeypatch.setattr(url_lists, "tqdm", lambda some, *words, **more: told.append((*words, more)) or real(some))
+    address = f"{site}/5.png"
+    load_captioned(as_data_set(tmp_path, rows(site, "5", "5", "6")), download=True)
+    assert told == [("Downloading images", 2, {"delay": 2})]
+    name = hashlib.blake2b(address.encode(), digest_size=16).hexdigest()
+    file = tmp_path / "cache" / "hf_curriculum" / "downloads" / name[:2] / name
+    assert url_lists._fetch(address) == file
+    assert file.read_bytes() == picture(5)

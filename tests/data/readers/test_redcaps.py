@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hf_curriculum import load_captioned
-from hf_curriculum.data.readers.redcaps import load_redcaps
+from hf_curriculum.data.readers.redcaps import is_redcaps, load_redcaps
 
 
 def annotation(number, subreddit="dog", **fields):
@@ -120,3 +120,23 @@ def test_names_and_links_that_lead_outside(folder, tmp_path):
     with pytest.raises(ValueError, match="names files outside of"):
         load_captioned(folder)
     assert len(load_captioned(folder, allow_outside=True)) == 2
+
+
+def test_what_is_taken_for_annotations_of_redcaps(folder, tmp_path):
+    file = folder / "annotations" / "cat_2019.json"
+    text = file.read_text()
+    assert [is_redcaps(path) for path in (folder, file, tmp_path / "none.json", tmp_path)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    for name, content in (
+        ("x.jsonl", text.encode()),
+        ("x.json", text.replace("raw_caption", "words").encode()),
+        ("latin.json", "é".encode("latin-1") + text.encode()),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert not is_redcaps(tmp_path / name)
+    file.write_text(json.dumps({"annotations": []}))  # the first by name: as COCO's
+    assert not is_redcaps(folder)

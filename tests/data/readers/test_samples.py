@@ -8,7 +8,7 @@ import tarfile
 import pytest
 
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.samples import group_samples
+from hf_curriculum.data.readers.samples import IMAGES, TEXTS, Sample, group_samples
 
 
 def grouped(names):
@@ -33,6 +33,7 @@ def grouped(names):
         ("2023.01.05.jpg 2023.01.05.json 2023.01.06.jpg", "2023.01.05:.jpg.json 2023.01.06:.jpg"),
         ("cat.1.jpg cat.1.txt cat.2.jpg dog.2.jpg", "cat.1:.jpg.txt cat.2:.jpg dog.2:.jpg"),
         ("v1.0_a.jpg v1.0_a.cls v1.0_b.jpg v1.0_b.cls", "v1.0_a:.jpg.cls v1.0_b:.jpg.cls"),
+        ("a.0.jpg a.0.json b.0.jpg b.0.json", "a.0:.jpg.json b.0:.jpg.json"),
         ("v1.a.jpg v1.b.jpg", "v1.a:.jpg v1.b:.jpg"),
         ("v1.a.jpg v1.b.txt", "v1.a:.jpg v1.b:.txt"),
         ("1.jpg 1.txt 1.seg.png 1.seg.json", "1:.jpg.txt.seg.png.seg.json"),
@@ -100,3 +101,17 @@ def test_names_without_odd_dots_are_grouped_as_webdataset_does(tmp_path):
     ]
     assert grouped(names)[0] == theirs
     assert len(theirs) == 9
+
+
+@pytest.mark.parametrize(
+    ("endings", "images", "texts"),
+    [
+        (".png .jpg .txt", ".jpg", ".txt"),  # the usual one first
+        (".seg.png .png .ocr.txt", ".png", ".ocr.txt"),
+        (".left.jpg .cls .right.JPG .text .caption", ".left.jpg .right.JPG", ".caption"),
+        (".cls .json", "", ""),
+    ],
+)
+def test_the_files_that_may_be_the_image_or_the_text_of_a_sample(endings, images, texts):
+    sample = Sample("0", {ending: number for number, ending in enumerate(endings.split())})
+    assert (sample.candidates(IMAGES), sample.candidates(TEXTS)) == (images.split(), texts.split())
