@@ -184,8 +184,8 @@ def read_karpathy(
             f"The Karpathy file has no captions: none of its {len(content['images'])} images has a sentence that is "
             "read. Look at `sentences` and `split`."
         )
-    order = {"train": 0, "restval": 1, "validation": 2, "test": 3}
-    return {split: splits[split] for split in sorted(splits, key=lambda split: (order.get(split, 4), split))}
+    first = [split for split in ("train", "restval", "validation", "test") if split in splits]
+    return {split: splits[split] for split in (*first, *sorted(splits.keys() - {*first}))}
 
 
 _IMAGE_FIELDS = ("filename", "filepath", "split", "sentences", "sentids", "cocoid", "imgid")
