@@ -80,9 +80,10 @@ def test_rows_that_are_refused_and_those_behind_them(text, rows, problems):
     assert all(problem in sentence for problem, sentence in zip(problems, said, strict=True))
 
 
-def test_a_header_of_which_nothing_can_be_read():
-    with pytest.raises(ValueError, match=r'^The header, line 2, cannot be read: \'"file_name\''):
-        read('\n"file_name')
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_header_of_which_nothing_can_be_read(line):
+    with pytest.raises(ValueError, match=rf"^The header, line {line}, cannot be read: '\"file_name"):
+        read("\n" * (line - 1) + '"file_name')
 
 
 @pytest.mark.parametrize(
