@@ -187,8 +187,8 @@ def read_karpathy(
             f"The Karpathy file has no captions: none of its {len(content['images'])} images has a sentence that is "
             "read. Look at `sentences` and `split`."
         )
-    order = {"train": 0, "restval": 1, "validation": 2, "test": 3}
-    return {split: splits[split] for split in sorted(splits, key=lambda split: (order.get(split, 4), split))}
+    first = [split for split in ("train", "restval", "validation", "test") if split in splits]
+    return {split: splits[split] for split in (*first, *sorted(splits.keys() - {*first}))}
 
 
 _IMAGE_FIELDS = ("filename", "filepath", "split", "sentences", "sentids", "cocoid", "imgid")
@@ -262,7 +262,10 @@ def add_objects(splits: Mapping[str, Dataset], path: str | Path, left_out: LeftO
     path = Path(path)
     annotated = _read_voc(path, left_out) if path.is_dir() else list(read_instances(path, left_out).values())
     keys = {split: _names_and_ids(rows) for split, rows in splits.items()}
-    named = any(FILE_NAME in rows.column_names or any(named_files(rows, [IMAGE])) for rows in splits.values())
+    named = any(
+        FILE_NAME in rows.column_names or (IMAGE in rows.column_names and any(named_files(rows, [IMAGE])))
+        for rows in splits.values()
+    )
     found = _join(path, annotated, {key: None for of_split in keys.values() for key in of_split}, named)
     first: dict[int, tuple[str, int]] = {}  # annotated image → split and row of its image
     for split, of_split in keys.items():

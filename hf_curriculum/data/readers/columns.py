@@ -44,7 +44,7 @@ def validate_mapping(columns: Columns | None) -> None:
     """Raises unless the mapping's keys are our names and its values names; of `caption`, also several."""
     unknown = [name for name in columns or {} if name not in ALIASES]
     if unknown:
-        near = (difflib.get_close_matches(unknown[0], ALIASES, 1) or [IMAGE])[0]
+        near = (difflib.get_close_matches(unknown[0], ALIASES) or [IMAGE])[0]
         raise ValueError(
             f"`columns` has the keys {unknown}. It maps our names {list(ALIASES)} to those of the data: where a "
             f"column is called `{unknown[0]}`, write columns={{'{near}': '{unknown[0]}'}}."
@@ -75,6 +75,9 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
         remedy="Name yours: columns={'image': ..., 'caption': ..., 'image_id': ...}, or images=False for text alone "
         "(hf-curriculum score: --column caption=..., --images none).",
     )
+    twice = next((name for name in needed if needed.count(name) > 1), None)
+    if twice is not None and request.images is not False:
+        raise ValueError(f"`{twice}` is taken for two of our columns, {theirs}. Name another, or copy it.")
     request.taken.update(
         {ours: one if isinstance(one, str) else ", ".join(one) for ours, one in theirs.items() if one}
     )
@@ -206,7 +209,7 @@ def image_paths(names: list[str | None], folder: str | Path | None, beside: Path
         return locate_images(Path(folder), names)
     start = os.path.abspath(beside or os.curdir)
     if beside is not None and not os.path.isabs(next(filter(None, names), "")):
-        found = find_image_folder(Path(start, "_"), list(filter(None, names[:100])))
+        found = find_image_folder(Path(start, "_"), list(filter(None, names)))
         if found is not None:
             return locate_images(found, names)
     return [name if not name or "://" in name else os.path.join(start, name) for name in names]

@@ -143,7 +143,7 @@ def _rows_by_name(content: Mapping[str, Any], request: Request) -> Records | Non
     values, named = list(content.values()), all(name.lower().endswith(IMAGE_SUFFIXES) for name in content)
     rows = [isinstance(value, Mapping) and bool(table_fields(value, text_alone=True)) for value in values]
     texts = [not row and _is_captions(value) for row, value in zip(rows, values, strict=True)]
-    if not values or not (any(rows + texts) if named else all(rows) or (all(texts) and request.images)):
+    if not (any(rows + texts) if named else all(rows) or (all(texts) and request.images)):
         return None  # any object of texts looks so
     values = [dict(value) if row else {CAPTION: value} for row, value in zip(rows, values, strict=True)]
     files = match_names(content, [] if named or request.images is False else _image_names(request))

@@ -180,8 +180,7 @@ def find_parquet_beside_images(folder: Path) -> Path | None:
     places = [place for place in (folder, *(folder / name for name in IMAGE_FOLDERS)) if place.is_dir()]
     entries = chain.from_iterable(place.iterdir() for place in places)
     images = (entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.name[0] != ".")
-    loose = islice(images, len(files) + 1)
-    if sum(1 for _ in loose) <= len(files):
+    if next(islice(images, len(files), None), None) is None:  # no more images than files
         return None
     return find_only_table(folder, (".parquet", *TABLES))
 

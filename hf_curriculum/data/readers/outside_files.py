@@ -43,8 +43,7 @@ def files_in(table: pa.Table, features: Features) -> Iterator[str]:
     """`named_files` of a table."""
     for name in table.column_names:
         if holds_files(features[name]):
-            chunks = table[name].chunks if isinstance(table[name], pa.ChunkedArray) else [table[name]]
-            for chunk in chunks:
+            for chunk in table[name].chunks:
                 yield from _named_in(chunk, features[name])
 
 

@@ -12,6 +12,7 @@ from PIL import Image
 
 from hf_curriculum import GroundTruthBoxes, add_scores, load_captioned
 from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.readers.boxes import _has_area_of_corners
 from hf_curriculum.data.readers.coco import read_instances
 from hf_curriculum.tasks.detection import load_objects
 
@@ -279,3 +280,40 @@ def test_photographs_as_pycocotools_reads_them(test_data):
         np.testing.assert_allclose(np.float64([i["box"] for i in row["objects"]]).reshape(-1, 4), boxes, rtol=1e-6)
         assert [i["name"] for i in row["objects"]] == [theirs.cats[item["category_id"]]["name"] for item in items]
         assert found[row["image_id"]].size == row["image"].size
+
+
+@pytest.mark.parametrize(("wrong", "fine"), [(1, 19), (2, 38), (1, 18)])
+def test_a_twentieth_of_the_images_may_be_of_another_size(folder, wrong, fine):
+    sizes = [(WIDTH + 2, HEIGHT)] * wrong + [(WIDTH, HEIGHT)] * fine
+    for number in range(len(sizes)):
+        photograph(folder, f"{number}.jpg")
+    images = [(f"{number}.jpg", said(size)) for number, size in enumerate(sizes)]
+    found = instances(folder, images, [(number, xywh(BOX), {}) for number in range(1, len(sizes) + 1)])
+    if fine == 18:
+        with pytest.raises(ValueError, match=r"0\.jpg has 40 × 20 pixels, and .* says 42 × 20: .*\(1 of 19 are so\)"):
+            load_objects(found)
+        return
+    assert [row is None for row in load_objects(found)["objects"]] == [True] * wrong + [False] * fine
+
+
+@pytest.mark.parametrize(
+    ("bbox", "area", "is_of_corners"),
+    [
+        ((5, 5, 15, 15), 100, True),
+        ((5, 5, 15, 15), 100.4, True),
+        ((5, 5, 15, 15), 100.5, False),
+        ((5, 5, 15, 15), 225, False),
+        ((5, 5, 15, 15), None, False),
+        ((1, 5, 15, 15), 140, True),
+        ((5, 1, 15, 15), 140, True),
+        ((0, 5, 15, 15), 150, False),  # at an edge its area as corners is a part of its own
+        ((5, 0, 15, 15), 150, False),
+        ((5, 5, 5, 15), 0, False),
+        ((5, 5, 15, 5), 0, False),
+        ((0.001, 0.001, 15, 15), 225, False),  # both areas
+    ],
+)
+def test_areas_that_are_of_a_box_as_its_corners(bbox, area, is_of_corners):
+    left, top, width, height = bbox
+    item = {"box": [left, top, left + width, top + height], "area": area}
+    assert _has_area_of_corners(item) is is_of_corners
