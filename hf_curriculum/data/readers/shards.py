@@ -180,7 +180,7 @@ def _file_system(address: str, options: Mapping[str, Any]) -> tuple[fsspec.Abstr
 def _existing(fs: fsspec.AbstractFileSystem, path: str) -> str:
     """The longest beginning of a path, up to a slash or its end, that exists although it looks like a pattern."""
     ends = [number for number, sign in enumerate(path) if sign == "/"] + [len(path)]
-    odd = [end for end in ends if any(mark in path[path[:end].rfind("/") + 1 : end] for mark in "*?[{")]
+    odd = [end for end in ends if any(mark in posixpath.basename(path[:end]) for mark in "*?[{")]
     return next((path[:end] for end in reversed(odd) if fs.exists(path[:end])), "")
 
 

@@ -87,6 +87,25 @@ class TestNames:
         assert find_shards([tmp_path / "d.tar/in"], left_out=left_out)[0].name == "1.tar"
         assert (left_out.items(), caplog.text) == ([("files beside the archives (not read)", 1, "notes")], "")
 
+    def test_what_is_named_by_patterns_and_beside_compressed_archives(self, tmp_path):
+        for name in ("a/0.tar", "a/1.tar", "a/sub/2.tar", "[b]/3.tar", "b/4.tar", "file/5.parquet/6.tar"):
+            write(tmp_path / name, ("0.txt", b"a"))
+        (tmp_path / "a/z.tgz").write_bytes(b"x")
+        left_out = LeftOut()
+        for source, names in {
+            "a": ["0.tar", "1.tar", "sub/2.tar"],
+            "a/*.tar": ["0.tar", "1.tar"],
+            "[ab]/?.tar": ["a/0.tar", "a/1.tar", "b/4.tar"],
+            "[b]/*.tar": ["3.tar"],
+            "[b]/3.tar": ["3.tar"],
+            "file": ["6.tar"],
+        }.items():
+            assert [one.name for one in find_shards(tmp_path / source, left_out=left_out)] == names
+        assert left_out.items() == [("files beside the archives (not read)", 1, "z.tgz")]
+        (tmp_path / "a/link.tar").symlink_to(tmp_path / "b/4.tar")
+        with pytest.raises(ValueError, match=r"outside"):
+            find_shards(tmp_path / "a")
+
     def test_shards_of_another_file_system(self):
         memory = fsspec.filesystem("memory")
         for name in ("cc/0_stats.json", "cc/0/0.txt", "cc/1_stats.json", "cc/1.parquet", "cc/1/0.txt"):
