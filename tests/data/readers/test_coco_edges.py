@@ -124,6 +124,10 @@ def test_fields_and_images_of_karpathys_files_that_are_not_kept_are_counted():
             "tokens": ["a dog", None, "c"],
         }
     }
+    with_tokens = karpathy(sentences=[{"raw": "x", "tokens": ["x"]}])
+    for image, further in ((karpathy(), set()), (with_tokens, {"tokens"})):
+        (columns,) = read_karpathy({"images": [image]}, pytest.fail, LeftOut()).values()
+        assert columns.keys() - {"file_name", "caption", "image_id", "caption_id"} == further
     assert left_out.describe().split("; ") == [
         "images without a sentence: 2 (c.jpg, for example)",
         "field `license` of images (Karpathy's files have none): 1",

@@ -172,3 +172,25 @@ def test_names_that_hold_an_image(name, is_content):
         return
     with pytest.raises(ValueError, match=f"x holds images as base64, '{name[:9]}"):
         validate_names([None, name], "x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "columns", "found"),
+    [
+        (["pic", "words"], {"image": "pic", "caption": ["words"]}, (["pic"], ["words"], [])),
+        (
+            ["image", "caption"],
+            {"image": "image", "caption": ["image", "caption"]},
+            (["image"], ["image", "caption"], []),
+        ),
+        (["image", "text"], {"image_id": "key"}, None),
+        (["image", "text", "key"], {"image_id": "key"}, (["image"], ["text"], ["key"])),
+        (["URL", "Text", "Caption", "Sentence"], None, (["URL"], ["Caption"], [])),
+        (["url", "image", "text", "caption"], None, (["image"], ["caption"], [])),
+        (["text"], None, None),
+        (["image"], None, None),
+    ],
+)
+def test_which_fields_of_a_table_are_taken(fields, columns, found):
+    named = found and dict(zip(("image", "caption", "image_id"), found, strict=True))
+    assert table_fields(fields, columns) == named
