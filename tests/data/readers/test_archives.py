@@ -72,8 +72,8 @@ def test_plain_headers(tmp_path, no_tarfile, parts, members):
     assert list(archive_members(written(tmp_path / "x.tar", *parts, END))) == members
 
 
-def test_an_empty_file_and_one_that_ends_with_zeros_of_its_last_member(tmp_path, no_tarfile):
-    assert list(archive_members(written(tmp_path / "empty.tar"))) == []
+def test_an_archive_that_ends_with_zeros_of_its_last_member(tmp_path, no_tarfile):
+    assert list(archive_members(written(tmp_path / "empty.tar", END))) == []
     assert list(archive_members(written(tmp_path / "z.tar", header("a", 1024), bytes(1024)))) == [("a", 512, 1024)]
 
 
@@ -111,8 +111,10 @@ def test_from_the_first_header_that_is_not_plain_on_tarfile_reads(tmp_path, coun
         ([header("b")[:148] + b"000009\0 " + header("b")[156:], END], "the header at byte 0 is damaged"),
         ([header("b", at_124=b"00000000009"), END], "invalid header"),
         ([header("a", 1025), END], "a is cut short"),
-        ([header("a", 3), b"odd"], "it does not end as an archive does"),
-        ([b"short"], "it does not end as an archive does"),
+        ([header("a", 3), content(3), header("b")], "it does not end as an archive does"),
+        ([b"short"], "it has 5 bytes, and an archive without a file has 1,024"),
+        ([], "it has 0 bytes"),
+        ([header("a", 3), content(3)[:511]], "it has 1,023 bytes"),
     ],
 )
 def test_damaged_archives_are_refused(tmp_path, parts, said):

@@ -112,8 +112,8 @@ class TestNames:
             memory.pipe(f"/notice/{name}", b"abc")
         found = find_shards("memory://notice/cc", {"skip_instance_cache": True})
         assert [(one.name, one.stem, one.kind, one.bytes, one.is_local) for one in found] == [
-            ("0", "0", "files", 0, False),
-            ("1", "1", "files", 0, False),
+            ("0", "0", "files", 3, False),
+            ("1", "1", "files", 3, False),
         ]
         assert found[0].storage_options == (("skip_instance_cache", True),)
         with find_shards("memory://notice/cc/1.parquet")[0].local() as file:
