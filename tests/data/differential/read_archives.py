@@ -46,9 +46,10 @@ def _draw_members(draw: Draw) -> tuple[list[Row], list[tuple[str, bytes]], set[s
         stem, text = name.rpartition(".")[0], draw(words)
         files = [(name, png(number))]
         if text is not None and kind != "json":
-            content = text.encode(encoding, "ignore")
+            # Where latin-1 is not read, its spaces are none.
+            content = text.replace("\xa0", " ").replace("\x85", " ").encode(encoding, "ignore")
             files.append((f"{stem}.{kind.replace('both', 'txt')}", content))
-            text = content.decode(encoding)
+            text = content.decode(encoding).strip()  # as texts beside images are read
         if kind in ("json", "both"):
             files.append((f"{stem}.json", json.dumps({"caption": text, "n": number}).encode()))
         rows.append((number, text or None))
@@ -91,7 +92,8 @@ def _their_samples(path: Path) -> list[Row] | None:
     try:
         for sample in webdataset.WebDataset(f"file:{path}", shardshuffle=False, empty_check=False):
             image = next((sample[name] for name in ("png", "jpg", "jpeg") if name in sample), None)
-            text = sample["txt"].decode() if "txt" in sample else json.loads(sample.get("json", b"{}")).get("caption")
+            record = json.loads(sample.get("json", b"{}"))
+            text = sample["txt"].decode().strip() if "txt" in sample else record.get("caption")
             rows.append((colour(image), text or None))
     except Exception:
         return None
@@ -127,15 +129,18 @@ def _tar(read: Callable[[Path], Reading], stats: bool) -> Callable[[Draw, Path],
         if stats:
             count = {"count": len(meant), "successes": len(meant), "status_dict": {"success": len(meant)}}
             (folder / "00000_stats.json").write_text(json.dumps(count))
-        accepted = [meant]
+        accepted, fields = [meant], []
         if "ids" in axes:  # a file twice: webdataset makes a sample of it where it has no neighbours of its key
-            content = members[-1][1]
-            accepted = [[*meant, (colour(content), None)], *([meant] if content == png(0) else [])]
-        fields = []
+            again, content = members[-1]
+            stem = again.rpartition(".")[0]
+            if any(name != again and name.rpartition(".")[0] == stem for name, _ in members):
+                accepted, fields = [meant[1:]], ["stands more than once"]  # must be said
+            else:
+                accepted = [[*meant, (colour(content), None)], *([meant] if content == png(0) else [])]
         texts_of = [content for name, content in members if name.lower().endswith(".txt")]
         if any(b"\xef\xbf\xbd" in content.decode("utf-8", "replace").encode() for content in texts_of):
-            fields.append("not UTF-8")  # must be said
-            by_text = {one.decode("latin-1"): one.decode("utf-8", "replace") for one in texts_of}
+            fields = fields or ["not UTF-8"]  # must be said, unless its sample is left out
+            by_text = {one.decode("latin-1").strip(): one.decode("utf-8", "replace").strip() for one in texts_of}
             accepted += [[(number, by_text.get(text, text)) for number, text in rows] for rows in accepted]
         theirs = _their_samples(path)
         judged = "ids" not in axes and theirs is not None and sorted(theirs, key=repr) == sorted(meant, key=repr)
@@ -206,7 +211,7 @@ def _image_folder(draw: Draw, folder: Path) -> Trial:
     if draw(st.booleans()):
         (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, records)))
     else:
-        text = write_csv(records, {name: name for name in records[0]}, "minimal", ",", "\n")
+        text = write_csv(records, {name: name for name in records[0]}, "all", ",", "\n")
         (folder / "metadata.csv").write_text(text, encoding="utf-8", newline="")
     if seldom(draw):
         (folder / pick(draw, ".hidden.png", "not listed.png")).write_bytes(png(11))
