@@ -18,6 +18,7 @@ from hf_curriculum.data.load import fields_of
 from hf_curriculum.data.load_conversations import find_conversations, json_fields
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.push import push_scored
+from hf_curriculum.names import SCORERS
 
 OWN = """
 from hf_curriculum import Scorer
@@ -59,7 +60,10 @@ def llava(tmp_path, monkeypatch):
     rows.append({"id": "q11", "conversations": [{"from": "human", "value": " "}]})
     (tmp_path / "llava" / "llava.json").write_text(json.dumps(rows))
     (tmp_path / "my_scorers.py").write_text(OWN)
-    return tmp_path / "llava"
+    known = set(SCORERS)
+    yield tmp_path / "llava"
+    for name in set(SCORERS) - known:
+        del SCORERS[name]
 
 
 def run(*words, code=0):
