@@ -164,8 +164,8 @@ def _has_caption(dataset: Dataset, column: str) -> np.ndarray:
             f"`{column}` holds {dataset.features[column]}, and one text per row is needed. `expand_captions(dataset)` "
             "makes one row of each caption."
         )
-    found = (pc.match_substring_regex(batch[column], _PRINTED) for batch in texts.with_format("arrow").iter(10_000))
-    return np.concatenate([np.zeros(0, bool), *(part.fill_null(False).to_numpy() for part in found)])
+    masks = (pc.match_substring_regex(batch[column], _PRINTED) for batch in texts.with_format("arrow").iter(10_000))
+    return np.concatenate([np.zeros(0, bool), *(mask.fill_null(False).to_numpy() for mask in masks)])
 
 
 _PRINTED = r"[^\p{Z}\t-\r\x1c-\x1f\x85]"

@@ -265,12 +265,12 @@ def _digests_of_rows(dataset: Dataset, column: str) -> np.ndarray:
         digests, rows = np.concatenate([file.digests() for file in files]), table_rows(dataset)
         return digests if rows is None else digests[rows]
     keys = [image_key(image) for image in stored_images(dataset, column)]
-    kept = _cached(digest("digests\n", *(f"{key}\0{_stamp(key)}\n" for key in keys), size=12), "digests.npy")
-    if not kept.is_file():
+    file = _cached(digest("digests\n", *(f"{key}\0{_stamp(key)}\n" for key in keys), size=12), "digests.npy")
+    if not file.is_file():
         ids = tqdm(content_ids(dataset, column), "Reading images", len(dataset), delay=2, disable=None)
         digits = "".join(image_id or "0" * 2 * _DIGEST for (image_id,) in ids)
-        _save(kept, np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, _DIGEST))
-    return np.load(kept, mmap_mode="r")
+        _save(file, np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, _DIGEST))
+    return np.load(file, mmap_mode="r")
 
 
 def keep_digests(folder: Path, digests: np.ndarray, done: int, ids: Sequence[str] | None = None) -> None:

@@ -345,8 +345,8 @@ class ShardRun:
             return
         if shard.kind == "files" or about_shard(self.out, shard.name)["bytes"] == shard.bytes:
             with shard.local() as path:
-                found = self.reader(path, shard).digest
-            if found == about_shard(self.out, shard.name)["digest"]:
+                content = self.reader(path, shard).digest
+            if content == about_shard(self.out, shard.name)["digest"]:
                 return
         logger.warning("%s was changed after it was scored: it is scored again.", shard.name)
         file.unlink(missing_ok=True)
