@@ -1,6 +1,6 @@
 """Makes everything that writes fail, die, or meet planted links, and says what is left of the results.
 
-    python recipes/benchmarks/faults.py                        # all; about ten minutes on two cores, needs a C compiler
+    python recipes/benchmarks/faults.py                        # all, half an hour on two cores; needs cc
     python recipes/benchmarks/faults.py --only 'bucket|plan' --output faults.json
 
 Each writer of `written.py` writes a result over an earlier one, where it may. Faults meet the n-th file operation:
@@ -39,7 +39,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -121,7 +121,7 @@ def forked(work: Callable[[], Any], limit: int = LIMIT) -> Answer:
 class Trial:
     """One fault, and what came of it."""
 
-    writer: str
+    name: str
     kind: str
     where: str
     label: str
@@ -236,7 +236,9 @@ class Bench:
 
     def label(self, writer: written.Writer, answer: Answer, killed: bool) -> str:
         """What came of a write that was disturbed."""
-        stored = {path.read_bytes() for path in self.out.rglob("*") if path.is_file()} if killed and self.old else set()
+        stored = (
+            {path.read_bytes() for path in self.out.rglob("*") if path.is_file()} if killed and self.old else set()
+        )
         after, again, finished = self.afterwards(writer)
         ended_by_us = killed and answer.error == "signal" and answer.text == str(-signal.SIGKILL)
         if after.value not in (None, self.wanted, self.old) or (not answer.error and after.value != self.wanted):
@@ -335,61 +337,116 @@ class Bench:
             yield Trial(writer.name, "user's links", where, label, answer.text)
 
 
-def work(root: Path, options: argparse.Namespace, turns: int, results: int) -> None:
-    """One process: takes the number of a writer from a pipe, until there is none."""
+def work(root: Path, options: argparse.Namespace) -> tuple[list[str], Callable[[int], list[Trial]]]:
+    """The names of the writers, and what tries one."""
     written.quiet()
-    root.mkdir()
-    (root / "given").mkdir()
     forked(partial(written.prepare, root / "given"), 600)
-    writers = written.writers(root / "given")
+    every = written.writers(root / "given")
     bench = Bench(root, options.most)
     gc.collect()
     gc.freeze()
+    return [writer.name for writer in every], lambda n: [*bench.trials(every[n])]
+
+
+def dealt(
+    work: Callable[[Path, argparse.Namespace], tuple[list[str], Callable[[int], list[Trial]]]],
+    options: argparse.Namespace,
+    columns: Sequence[str],
+    order: Sequence[str],
+    well: Sequence[str],
+) -> None:
+    """Deals what is to be tried to processes, one by one, and prints tables of all that came of it.
+
+    Args:
+        work: given a folder, the names of what there is, and what tries the n-th.
+        options: `only`, `processes` and `output`.
+        columns: of the table: kinds of trials.
+        order: of labels, the worst first.
+        well: labels of which no example is printed.
+    """
+    turns, numbers = os.pipe()
+    os.write(numbers, bytes(range(100)))
+    os.close(numbers)
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/results", "a+") as results:
+        processes = []
+        for number in range(options.processes):
+            processes.append(os.fork())
+            if processes[-1] == 0:
+                root = Path(folder, str(number))
+                (root / "given").mkdir(parents=True)
+                _take_turns(*work(root, options), options.only, turns, results.fileno())
+                os._exit(0)
+        ends = [os.waitpid(process, 0)[1] for process in processes]
+        results.seek(0)
+        answers = sorted(map(json.loads, results), key=lambda each: each["number"])
+    trials = [trial for answer in answers for trial in answer["trials"]]
+    print(table(trials, columns, order), details(trials, order, well), sep="\n")
+    print(f"{len(trials):,} trials. Seconds: " + ", ".join(f"{a['name']} {a['seconds']:.0f}" for a in answers))
+    if options.output:
+        options.output.write_text(json.dumps(trials, indent=1), encoding="utf-8")
+    sys.exit(any(ends))
+
+
+def _take_turns(names: list[str], tried: Callable[[int], list[Trial]], only: str, turns: int, results: int) -> None:
+    """Tries what the pipe says, until it is empty."""
     while turn := os.read(turns, 1):
-        writer = writers[turn[0]] if turn[0] < len(writers) else None
-        if writer is None or not re.search(options.only, writer.name):
+        number = turn[0]
+        if number >= len(names) or not re.search(only, names[number]):
             continue
         begin = time.monotonic()
         try:
-            trials = [*map(asdict, bench.trials(writer))]
+            trials = tried(number)
         except Exception as error:
-            trials = [asdict(Trial(writer.name, "undisturbed", "", "raw", repr(error)))]
-        line = json.dumps({"number": turn[0], "seconds": time.monotonic() - begin, "trials": trials}) + "\n"
-        with os.fdopen(os.dup(results), "w") as file:
-            file.write(line)
+            trials = [Trial(names[number], "undisturbed", "", "failed", repr(error))]
+        print(f"{names[number]}: {len(trials)} trials", file=sys.stderr, flush=True)
+        answer = {"number": number, "name": names[number], "trials": [*map(asdict, trials)]}
+        with os.fdopen(os.dup(results), "a") as file:
+            file.write(json.dumps({**answer, "seconds": time.monotonic() - begin}) + "\n")
 
 
-def table(trials: list[dict[str, str]]) -> str:
-    """Writers × faults as Markdown, and what is wrong line by line."""
-    lines = ["| writer | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
-    sums: dict[str, Counter[str]] = {column: Counter() for column in COLUMNS}
-    for writer in dict.fromkeys(trial["writer"] for trial in trials):
+def table(trials: list[dict[str, str]], columns: Sequence[str], order: Sequence[str]) -> str:
+    """What was tried × how, as Markdown."""
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    sums: dict[str, Counter[str]] = {column: Counter() for column in columns}
+    for name in dict.fromkeys(trial["name"] for trial in trials):
         cells = []
-        for column in COLUMNS:
-            counts = Counter(t["label"] for t in trials if (t["writer"], t["kind"]) == (writer, column))
+        for column in columns:
+            counts = Counter(t["label"] for t in trials if (t["name"], t["kind"]) == (name, column))
             sums[column] += counts
-            cells.append(counted(counts))
-        lines.append(f"| {writer} | " + " | ".join(cells) + " |")
-    lines.append("| **all** | " + " | ".join(counted(sums[column]) for column in COLUMNS) + " |")
+            cells.append(counted(counts, order))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines.append("| **all** | " + " | ".join(counted(sums[column], order) for column in columns) + " |")
     return "\n".join(lines) + "\n"
 
 
-def counted(counts: Counter[str]) -> str:
+def counted(counts: Counter[str], order: Sequence[str]) -> str:
     """The cell of a table."""
-    return ", ".join(f"{counts[label]} {label}" for label in ORDER if counts[label]) or "–"
+    return ", ".join(f"{counts[label]} {label}" for label in order if counts[label]) or "–"
 
 
-def details(trials: list[dict[str, str]]) -> str:
-    """An example of all that is not well, by writer, fault and outcome."""
+def details(trials: list[dict[str, str]], order: Sequence[str], well: Sequence[str]) -> str:
+    """An example of all that is not well, by outcome, name and kind."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for trial in trials:
-        if trial["label"] not in ("ok", "refused"):
-            groups.setdefault((trial["label"], trial["writer"], trial["kind"]), []).append(trial)
-    rank = [*ORDER].index
+        if trial["label"] not in well:
+            groups.setdefault((trial["label"], trial["name"], trial["kind"]), []).append(trial)
+    rank = ["failed", *order].index
     return "".join(
-        f"{label} ×{len(same)} · {writer} · {kind} · {same[0]['where']} · {' '.join(same[0]['text'].split())[:200]}\n"
-        for (label, writer, kind), same in sorted(groups.items(), key=lambda item: (rank(item[0][0]), item[0]))
+        f"{label} ×{len(same)} · {name} · {kind} · {same[0]['where']} · {' '.join(same[0]['text'].split())[:300]}\n"
+        for (label, name, kind), same in sorted(groups.items(), key=lambda item: (rank(item[0][0]), item[0]))
     )
+
+
+def with_library() -> None:
+    """Starts this program again with `faults.c` loaded, unless it is."""
+    if "HF_CURRICULUM_FAULTS" in os.environ:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/faults.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, str(SOURCE), "-ldl"], check=True)
+        environment = {**os.environ, "LD_PRELOAD": library, "HF_CURRICULUM_FAULTS": library,
+                       "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
+        sys.exit(subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode)
 
 
 def main() -> None:
@@ -400,32 +457,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="that work at once")
     parser.add_argument("--output", type=Path, help="write every trial there, as JSON")
     options = parser.parse_args()
-    library = os.environ.get("HF_CURRICULUM_FAULTS")
-    if library is None:
-        with tempfile.TemporaryDirectory() as folder:
-            library = f"{folder}/faults.so"
-            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, str(SOURCE), "-ldl"], check=True)
-            environment = {**os.environ, "LD_PRELOAD": library, "HF_CURRICULUM_FAULTS": library,
-                           "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
-            sys.exit(subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode)
-    turns, numbers = os.pipe()
-    os.write(numbers, bytes(range(100)))
-    os.close(numbers)
-    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/results", "a+") as results:
-        processes = []
-        for number in range(options.processes):
-            processes.append(os.fork())
-            if processes[-1] == 0:
-                work(Path(folder, str(number)), options, turns, results.fileno())
-                os._exit(0)
-        ends = [os.waitpid(process, 0)[1] for process in processes]
-        results.seek(0)
-        answers = sorted(map(json.loads, results), key=lambda each: each["number"])
-    trials = [trial for answer in answers for trial in answer["trials"]]
-    print(table(trials), details(trials), sep="\n")
-    if options.output:
-        options.output.write_text(json.dumps(trials, indent=1), encoding="utf-8")
-    sys.exit(any(ends))
+    with_library()
+    dealt(work, options, COLUMNS, ORDER, ("ok", "refused"))
 
 
 if __name__ == "__main__":

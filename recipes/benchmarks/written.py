@@ -5,6 +5,7 @@ A `Writer` writes version 0 or 1 of its result, so that one may lie there when t
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "helpers"
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from crawl import crawl, pairs, write_parquet, write_tar
+from crawl import crawl
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from detection_task import shapes_data, shapes_model, shapes_processor
 from PIL import Image
@@ -161,7 +162,8 @@ def prepare(folder: Path) -> None:
             feat = np.random.default_rng(number + 7 * version).normal(size=(3, 4)).astype(np.float32)
             np.savez(given / "regions" / f"{number}.npz", feat=feat, boxes=np.tile(np.float32([0, 0, 9, 9]), (3, 1)),
                      width=20, height=20)  # fmt: skip
-        (given / "regions.tsv").write_text("".join(f"{n}\t{'x' * (n + version)}\n" for n in range(9)))
+        boxes, feat = (base64.b64encode(np.full((3, n), 1 + version, np.float32)).decode() for n in (4, 8))
+        (given / "regions.tsv").write_text("".join(f"{'9' * n}\t20\t20\t3\t{boxes}\t{feat}\n" for n in range(1, 9)))
         labelled_scenes(5 + version, 2).save_to_disk(str(given / "hard"))
         entries = [{"image_id": f"i{row}", "caption": text} for row, text in enumerate(sentences(12, version + 5))]
         (given / "captions.json").write_text(json.dumps(entries))
@@ -214,8 +216,13 @@ def regions(folder: Path) -> Any:
     """All of a store."""
     store = RegionStore(folder)
     store.verify()
-    return [(name, {key: np.asarray(value).tolist() for key, value in vars(store[name]).items()})
-            for name in sorted(store)]  # fmt: skip
+    return contents_of(store)
+
+
+def contents_of(opened: Any) -> Any:
+    """All regions of a source."""
+    return [(name, {key: np.asarray(value).tolist() for key, value in vars(opened[name]).items()})
+            for name in sorted(opened)]  # fmt: skip
 
 
 def features(folder: Path) -> Any:
@@ -340,7 +347,7 @@ def of_training(given: Path) -> Iterator[Writer]:
                      {"one": {"rate": 1.0}, "two": {"rate": 2.0 + version}}, [0, 1],
                      out.parent / "study of table" / str(version))  # fmt: skip
         made.run()
-        summarise(made.runs, "eval_loss").write(out / "tables")
+        summarise(made.runs, ["eval_loss"]).write(out / "tables")
 
     yield Writer("train", "run", lambda out, v: train(out / "run", v), lambda out: trained(out / "run"), former=False,
                  most=8)  # fmt: skip
@@ -486,6 +493,3 @@ def quiet() -> None:
     logging.disable(logging.WARNING)
     os.environ.update(TQDM_DISABLE="1")
     torch.set_num_threads(1)
-
-
-__all__ = ["CommandError", "Writer", "command", "pairs", "prepare", "quiet", "writers", "write_parquet", "write_tar"]
