@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from accelerate import PartialState
 
-from hf_curriculum.config import digest, read_json, write_atomically
+from hf_curriculum.config import digest
+from hf_curriculum.files import read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.training.callbacks import LOSSES, Diverged

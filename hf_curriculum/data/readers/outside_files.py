@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, LargeList, List, load_from_disk
 from yaml import YAMLError
 
-from hf_curriculum.config import read_json, read_yaml, reading
+from hf_curriculum.config import read_yaml
+from hf_curriculum.files import read_json, reading
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HEADER = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:[\r\n]|$)")  # as `huggingface_hub` finds it
