@@ -230,7 +230,7 @@ def of_runs(given: Path, bench: Bench) -> Iterator[Kind]:
         shutil.rmtree(out / "run" / "checkpoint-6")
 
     def resumed(out: Path) -> Any:
-        written.train(out / "run", 1)
+        written.train(out / "run", 1, str(out / "run" / "checkpoint-4"))
         return written.trained(out / "run")
 
     yield Kind("checkpoint, resumed", half, resumed, "run/checkpoint-4/*", 120, verify="run/checkpoint-4")

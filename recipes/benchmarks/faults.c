@@ -1,7 +1,8 @@
 /* Loaded before libc (LD_PRELOAD) by faults.py: the n-th file operation below a folder fails, or ends the process.
 
    An operation changes files: opening one to write or make it, writing, fsync, rename, mkdir, link, space. Deleting is
-   counted as well, and only ends a process: room is never short for it. A write that fails has half written. */
+   counted as well, and only ends a process: room is never short for it. A write that fails has half written. For
+   sharing.py each operation is made slow instead, so that those of several processes mix. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,7 +18,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { COUNT, FULL, ONCE, READ_ONLY, KILL };
+enum { COUNT, FULL, ONCE, READ_ONLY, KILL, SLOW };
 enum { OPEN, MAKE, DATA, SYNC, RENAME, DELETE };
 
 static int armed, mode, journal = -1;
@@ -51,10 +52,11 @@ static int resolved(int dir, const char *path, char *out) {
 /* 0: go on. 1: fail, errno is set. */
 static int point(int kind, int dir, const char *path, int created) {
     char full[PATH_MAX], line[PATH_MAX + 4];
-    static const int errors[] = {0, ENOSPC, EIO, EROFS, 0};
+    static const int errors[] = {0, ENOSPC, EIO, EROFS, 0, 0};
     int saved = errno, hit;
     if (!armed || !resolved(dir, path, full)) { errno = saved; return 0; }
     errno = saved;
+    if (mode == SLOW) { usleep(at); errno = saved; return 0; }
     hit = __sync_fetch_and_add(&done, 1) == at;
     if (journal >= 0 && NEXT(write)(journal, line, snprintf(line, sizeof line, "%d %s\n", kind, full)) < 0) abort();
     if (mode == COUNT) return 0;

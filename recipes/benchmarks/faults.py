@@ -49,7 +49,7 @@ import numpy as np
 import written
 
 SOURCE = Path(__file__).with_suffix(".c")
-COUNT, FULL, ONCE, READ_ONLY, KILL = range(5)
+COUNT, FULL, ONCE, READ_ONLY, KILL, SLOW = range(6)
 KINDS = {"full disk": FULL, "I/O error": ONCE, "kill": KILL}
 COLUMNS = (*KINDS, "read-only", "small disk", "planted links", "user's links")
 ORDER = ("lost", "mixed", "through", "stuck", "left", "raw", "away", "bare", "replaced", "refused", "ok")
@@ -234,7 +234,7 @@ class Bench:
         where += " ".join(self.journal.read_text().splitlines()[at : at + 1]).replace(f"{self.out}/", ": ")[1:]
         return Trial(writer.name, kind, where, self.label(writer, answer, mode == KILL), answer.text)
 
-    def label(self, writer: written.Writer, answer: Answer, killed: bool) -> str:
+    def label(self, writer: written.Writer, answer: Answer, killed: bool, planted: str = "/") -> str:
         """What came of a write that was disturbed."""
         stored = (
             {path.read_bytes() for path in self.out.rglob("*") if path.is_file()} if killed and self.old else set()
@@ -249,7 +249,7 @@ class Bench:
                 return "lost"
         if not finished or (again.error and after.value != self.wanted):
             return "stuck"
-        if self.names() - self.whole:
+        if {name for name in self.names() - self.whole if not name.startswith(planted)}:
             return "left"
         if ended_by_us:
             return "away" if self.old and after.value is None else "ok"
@@ -303,7 +303,7 @@ class Bench:
                 before = self.state_outside()
                 answer = self.write(writer, 1)
                 through = self.state_outside() != before
-                label = "through" if through else self.label(writer, answer, False) if not answer.error else (
+                label = "through" if through else self.label(writer, answer, False, name) if not answer.error else (
                     answer.quality(self.root))  # fmt: skip
                 yield Trial(writer.name, "planted links", f"{name} ({state})", label, answer.text)
 
@@ -440,13 +440,14 @@ def details(trials: list[dict[str, str]], order: Sequence[str], well: Sequence[s
 def with_library() -> None:
     """Starts this program again with `faults.c` loaded, unless it is."""
     if "HF_CURRICULUM_FAULTS" in os.environ:
+        shutil.rmtree(os.environ.pop("HF_CURRICULUM_FAULTS"))
+        del os.environ["LD_PRELOAD"]  # programs that are started are left alone
         return
-    with tempfile.TemporaryDirectory() as folder:
-        library = f"{folder}/faults.so"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, str(SOURCE), "-ldl"], check=True)
-        environment = {**os.environ, "LD_PRELOAD": library, "HF_CURRICULUM_FAULTS": library,
-                       "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
-        sys.exit(subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode)
+    folder = tempfile.mkdtemp(prefix="faults-")
+    library = f"{folder}/faults.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, str(SOURCE), "-ldl"], check=True)
+    environment = {"LD_PRELOAD": library, "HF_CURRICULUM_FAULTS": folder, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **environment})
 
 
 def main() -> None:

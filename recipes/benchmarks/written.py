@@ -74,6 +74,7 @@ from hf_curriculum.tasks.captioning import CaptionSuite
 from hf_curriculum.tasks.captioning.suite import read_captions, write_captions
 from hf_curriculum.tasks.detection import add_proposals, write_proposals
 from hf_curriculum.tasks.long_tail import filter_spectrum, generate_spectrum
+from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
 
 @dataclass(frozen=True)
@@ -171,17 +172,17 @@ def prepare(folder: Path) -> None:
     detector = folder / "detector"
     shapes_model().save_pretrained(detector)
     shapes_processor().save_pretrained(detector)
-    words = [text.split() for text in sentences(12)]
     small = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
                        max_position_embeddings=64)  # fmt: skip
     for version in (0, 1):
-        PosTagger.train(words, [["NN"] * len(line) for line in words], config=small, epochs=1 + version,
+        words = [text.split() for text in sentences(12, version)]
+        PosTagger.train(words, [["NN"] * len(line) for line in words], config=small, epochs=1,
                         output_dir=folder / str(version) / "tagger")  # fmt: skip
     train(folder / "run", 0)
 
 
-def train(out: Path, version: int) -> None:
-    """Six steps with three checkpoints, of which two stay; continues from the last one."""
+def train(out: Path, version: int, checkpoint: str | None = None) -> None:
+    """Six steps with three checkpoints, of which two stay; continues from the last complete one, or the one named."""
     rng = np.random.default_rng(version)
     x = rng.normal(size=(24, 4)).astype(np.float32)
     columns = {"x": x.tolist(), "labels": (x.sum(1) > 0).astype(int).tolist(), "score": (np.arange(24.0) % 6).tolist()}
@@ -192,7 +193,10 @@ def train(out: Path, version: int) -> None:
         audit_draws=True, score_column="score",
     )  # fmt: skip
     trainer = CurriculumTrainer(model=Net(), args=args, train_dataset=Dataset.from_dict(columns))
-    trainer.train(resume_from_checkpoint=any(out.glob("checkpoint-*")))
+    if checkpoint is None:
+        with contextlib.suppress(ValueError):  # there is none, or none that is complete
+            checkpoint = last_complete_checkpoint(out)
+    trainer.train(resume_from_checkpoint=checkpoint)
 
 
 def trained(out: Path) -> Any:
@@ -227,9 +231,8 @@ def contents_of(opened: Any) -> Any:
 
 def features(folder: Path) -> Any:
     """All features of images."""
-    files = files_in(folder)
     VisionFeatures(folder)
-    return files
+    return {name: content for name, content in files_in(folder).items() if not name.startswith(".")}
 
 
 def spectrum(folder: Path) -> Any:
@@ -337,10 +340,10 @@ def of_training(given: Path) -> Iterator[Writer]:
     def runs(out: Path) -> Any:
         made = [Study(lambda settings: {}, {"one": {"rate": 1.0}, "two": {"rate": 2.0 + version}}, [0, 1],
                       out / "study").runs for version in (0, 1)]  # fmt: skip
-        read = [[run.result for run in each] for each in made]
-        if not any(None not in each for each in read):
+        finished = [each for each in made if all(run.status == "finished" for run in each)]
+        if not finished:
             raise FileNotFoundError("no study that came to its end")
-        return read
+        return [[(run.key, run.result) for run in each] for each in finished]
 
     def table(out: Path, version: int) -> None:
         made = Study(lambda settings: {"eval_loss": settings["rate"] + settings["seed"]},
@@ -376,7 +379,7 @@ def of_images(given: Path) -> Iterator[Writer]:
     yield Writer("cache_vision_features", "features", lambda out, v: cache_vision_features(
         vit, load_scored(given / str(v) / "scenes"), out / "features", processor, progress=False),
         lambda out: features(out / "features"), former=False)  # fmt: skip
-    yield Writer("write_line_index", "regions.lineidx", write_index(given),
+    yield Writer("write_line_index", "regions.tsv", write_index(given),
                  lambda out: files_in(out, "regions.lineidx"))  # fmt: skip
     shapes = [shapes_data(4, v) for v in (0, 1)]
     yield Writer("write_proposals", "proposals", lambda out, v: write_proposals(shapes[v], out / "proposals"),
