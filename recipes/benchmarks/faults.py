@@ -141,7 +141,6 @@ class Bench:
         self.out, self.outside, self.former = root / "out", root / "outside", root / "former"
         self.journal = root / "journal"
         self.library = ctypes.CDLL(None)
-        self.library.faults_done.restype = ctypes.c_long
 
     def reset(self, former: bool) -> None:
         """Empties the folders; what was written before is put back."""
@@ -446,7 +445,12 @@ def with_library() -> None:
     folder = tempfile.mkdtemp(prefix="faults-")
     library = f"{folder}/faults.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, str(SOURCE), "-ldl"], check=True)
-    environment = {"LD_PRELOAD": library, "HF_CURRICULUM_FAULTS": folder, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = {
+        "LD_PRELOAD": library,
+        "HF_CURRICULUM_FAULTS": folder,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **environment})
 
 
