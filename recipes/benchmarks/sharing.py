@@ -144,6 +144,10 @@ class Process:
     pid: int = 0
     begun: float = 0
 
+    def __str__(self) -> str:
+        end = "" if self.killed is None else f", killed after {self.killed:.2f} s"
+        return f"setting {self.setting} at {self.starts:.2f} s{end}"
+
 
 def schedule(name: str, span: float, rng: np.random.Generator) -> list[Process]:
     """Processes whose starts, and a kill, lie within a span of seconds."""
@@ -254,9 +258,7 @@ class Runs:
                 if name == "replaced":
                     expected[0] = self.replaced_value(job)
                 label, text = self.judged(job, answers, expected, wanted[0] if name == "replaced" else None, names)
-                where = f"seed {seed}: " + "; ".join(
-                    f"setting {p.setting} at {p.starts:.2f} s"
-                    + (f", killed after {p.killed:.2f} s" if p.killed is not None else "") for p in processes)  # fmt: skip
+                where = f"seed {seed}: " + "; ".join(map(str, processes))
                 yield Trial(job.name, name, where, label, text)
 
     def replaced_value(self, job: Job) -> str | None:

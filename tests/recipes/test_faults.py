@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "recipes" / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 import damage
 import faults
 import sharing
@@ -122,7 +121,7 @@ def test_a_command_that_fails_raises_its_message(tmp_path):
 @pytest.mark.slow
 def test_a_writer_meets_all_faults(tmp_path):
     output = tmp_path / "trials.json"
-    command = [sys.executable, str(BENCHMARKS / "faults.py"), "--only", "^Ontology.save$", "--processes", "1"]
+    command = [sys.executable, faults.__file__, "--only", "^Ontology.save$", "--processes", "1"]
     done = subprocess.run([*command, "--output", str(output)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     trials = json.loads(output.read_text())
