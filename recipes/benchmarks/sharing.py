@@ -257,7 +257,8 @@ class Runs:
                 expected = [*wanted]
                 if name == "replaced":
                     expected[0] = self.replaced_value(job)
-                label, text = self.judged(job, answers, expected, wanted[0] if name == "replaced" else None, names)
+                before = wanted[0] if name == "replaced" else None
+                label, text = self.judged(job, answers, expected, before, names, name == "killed, other")
                 where = f"seed {seed}: " + "; ".join(map(str, processes))
                 yield Trial(job.name, name, where, label, text)
 
@@ -274,9 +275,15 @@ class Runs:
         return forked(work).value
 
     def judged(
-        self, job: Job, answers: list[dict[str, Any]], wanted: list[str | None], before: str | None, names: set[str]
+        self,
+        job: Job,
+        answers: list[dict[str, Any]],
+        wanted: list[str | None],
+        before: str | None,
+        names: set[str],
+        killed: bool = False,
     ) -> tuple[str, str]:
-        """What came of a run, and the message that goes with it."""
+        """What came of a run, in which a process may have been killed and not begun again, and why."""
         done = [answer for answer in answers if not answer["answer"]["error"]]
         errors = [Answer(**answer["answer"]) for answer in answers if answer["answer"]["error"]]
         qualities = [(error.quality(self.bench.root), error.text) for error in errors]
@@ -284,8 +291,10 @@ class Runs:
         texts = " | ".join(error.text for error in errors)
         if raw := [text for quality, text in qualities if quality == "raw"]:
             return "raw", raw[0]
-        if not done:
+        if not done and not killed:
             return "nobody", texts
+        if not done:  # a process that is refused, and then the other is killed
+            return max((quality for quality, _ in qualities), key=lambda each: each == "bare"), texts
         asked = [wanted[answer["setting"]] for answer in done] + ([before] if before else [])
         if last.value not in asked:
             return "mixed", f"{last.text} {texts}"
