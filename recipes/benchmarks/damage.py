@@ -14,7 +14,7 @@ A cell counts what came of them:
     other    something else is read, and nothing is said
 
 `verify` counts: told (an error or a status that is not 0), unseen (no word, though a reader got something else or an
-error), fine (no word, and none was needed) and raw.
+error), fine (no word, and none was needed), raw, and false (it complains of files that are whole, or knows none).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from hf_curriculum.tasks.alignment import RetrievalSuite
 from hf_curriculum.tasks.alignment.retrieval.ranks import ScoreMatrix
 from hf_curriculum.tasks.captioning import CaptionSuite
 
-ORDER = ("other", "unseen", "raw", "vague", "clear", "told", "equal", "fine")
+ORDER = ("other", "unseen", "false", "raw", "vague", "clear", "told", "equal", "fine")
 SWAPS = 12
 
 
@@ -316,6 +316,9 @@ def trials(kind: Kind, bench: Bench, seed: int, share: float) -> Iterator[Trial]
     bench.reset(True)
     files = sorted(path for path in bench.out.glob(kind.files) if path.is_file())
     has_verify = kind.verify and "verify" in {info.name or info.callback.__name__ for info in app.registered_commands}
+    if has_verify and (false := forked(lambda: written.command("verify", bench.out / kind.verify))).error:
+        has_verify = False
+        yield Trial(kind.name, "verify", "nothing", "false", false.text)
     rng = np.random.default_rng([seed, sum(kind.name.encode())])
     for column, words, contents in [*damages(files, round(kind.count * share), rng)]:
         bench.reset(True)
