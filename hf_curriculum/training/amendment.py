@@ -14,7 +14,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_curriculum.config import digest, kind_of
-from hf_curriculum.files import write_atomically
+from hf_curriculum.files import write_sealed
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, make_plan
@@ -23,9 +23,9 @@ from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.checkpoints import (
     AMENDMENTS_FILE,
     CURRICULUM_FILE,
-    is_abandoned,
     read_amendments,
     read_curriculum,
+    replaced_after,
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -96,7 +96,8 @@ def amend_run(trainer: Any, folder: str, given: Amendment | None) -> str | None:
         _validate_given(trainer, given)
     saved = read_curriculum(folder)
     step = TrainerState.load_from_json(os.path.join(folder, TRAINER_STATE_NAME)).global_step
-    if given is None and is_abandoned(Path(folder), step, read_amendments(trainer.args.output_dir)):
+    replaced = replaced_after(Path(folder), step, read_amendments(trainer.args.output_dir))
+    if given is None and replaced is not None:
         raise ValueError(
             f"{folder} is of the run before it was amended at an earlier step, and the rest of the run would be of "
             f"neither. Pass resume_from_checkpoint=True, or delete {AMENDMENTS_FILE} in the output folder to go on "
@@ -194,8 +195,9 @@ def note_amendment(trainer: Any, folder: str) -> None:
     if trainer.args.should_save:
         file, made = Path(trainer.args.output_dir) / AMENDMENTS_FILE, digest(Path(folder) / CURRICULUM_FILE)
         others = [entry for entry in read_amendments(trainer.args.output_dir) if entry["checkpoint"] != made]
-        entry = {"step": record["step"], "checkpoint": made, "asked": record["asked"]}
-        write_atomically(file, json.dumps([*others, entry], indent=1) + "\n")
+        run = trainer._run["id"]
+        entry = {"run": run, "step": record["step"], "checkpoint": made, "asked": record["asked"]}
+        write_sealed(file, {"amendments": [*others, entry]})
 
 
 def _pending(trainer: Any, folder: str, step: int) -> Mapping[str, Any] | None:
