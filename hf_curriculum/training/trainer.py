@@ -652,8 +652,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         `BucketedStream`, which would open shards). It also tries the curriculum's signal, losses or metric.
 
         Args:
-            resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last whole one of the run. Every file
-                of it is compared with what was saved.
+            resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last whole one of the run.
             *args: what `Trainer.train` takes.
             amend: another rule, or other data, for the rest of the run.
             **kwargs: what `Trainer.train` takes.

@@ -95,6 +95,16 @@ def test_it_is_said_in_the_log_the_plan_the_card_and_the_report(amended, tmp_pat
     assert "amended after step 8" in Path(page).read_text()
 
 
+def test_a_log_entry_that_spans_it_is_of_the_steps_after_it(make_trainer, harder, tmp_path):
+    """The plan of the rest of the run does not know what was drawn before."""
+    make_trainer(FIRST, logging_steps=5, **SAVED).train()
+    other = make_trainer(FIRST, logging_steps=5, **SAVED)
+    other.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-8"), amend=Amendment(OTHER, harder))
+    rows = drawn(tmp_path / "out")
+    means = dict(logged(other, "curriculum/score_mean"))
+    assert means[10] == pytest.approx(np.mean([harder["difficulty"][row] for step in (8, 9) for row in rows[step]]))
+
+
 def test_examples_are_counted_through(amended):
     _, other, _ = amended
     assert dict(logged(other, "examples")) == {step: 4 * step for step in range(1, 25)}
