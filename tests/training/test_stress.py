@@ -1,7 +1,7 @@
 """Many kills at random places, over all curricula: `pytest -m stress`, an hour or two; no run may diverge.
 
 `HF_CURRICULUM_STRESS_KILLS` says how many (100), `HF_CURRICULUM_STRESS_SEED` which (0). A run is killed up to three
-times, at a step, inside a save, while the trainer's state is written, before the files are recorded, or after some time
+times, at a step, inside a save, while the trainer's state is written, before files are recorded, or after some time
 whatever it is doing, as a whole or one process before the other, and resumed after each. What it has seen, logged,
 decided and become is compared with a run that was never killed.
 """
