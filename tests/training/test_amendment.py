@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from hf_curriculum import IID, Amendment, BabySteps, OnlineSelection, Phases, save_bucketed
 from hf_curriculum.training.amendment import AMENDMENTS_FILE
-from hf_curriculum.training.checkpoints import read_curriculum
+from hf_curriculum.training.checkpoints import read_amendments, read_curriculum
 
 EASY = {"easy": "low"}
 SAVED = {"save_strategy": "steps", "save_steps": 2, "audit_draws": True}
@@ -179,6 +179,22 @@ def test_checkpoints_of_the_run_before_are_passed_over(make_trainer, tmp_path, c
     other = make_trainer(FIRST, output_dir=str(tmp_path / "other"), **SAVED)
     other.train(resume_from_checkpoint=str(tmp_path / "other" / "checkpoint-8"), amend=Amendment(OTHER))
     assert same_weights(again, other)
+
+
+def test_of_two_amendments_of_one_checkpoint_the_later_is_repeated(make_trainer, tmp_path):
+    """Each is killed before its first checkpoint, and the user has thought better of the first."""
+    make_trainer(FIRST, **SAVED).train()
+    for step in range(10, 25, 2):
+        shutil.rmtree(tmp_path / "out" / f"checkpoint-{step}")
+    for rule in (OTHER, IID(**EASY)):
+        run = make_trainer(FIRST, trainer={"callbacks": [KillAt(9)]}, **SAVED)
+        with pytest.raises(Killed):
+            run.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-8"), amend=Amendment(rule))
+    again = make_trainer(FIRST, trainer={"callbacks": [KillAt(9)]}, **SAVED)
+    with pytest.raises(Killed):
+        again.train(resume_from_checkpoint=True)
+    assert again.curriculum == IID(**EASY)
+    assert len(read_amendments(tmp_path / "out")) == 1
 
 
 def test_other_data_is_asked_for_again(amended, make_trainer, tmp_path):
