@@ -103,7 +103,7 @@ def amend_run(trainer: Any, folder: str, given: Amendment | None) -> str | None:
             f"neither. Pass resume_from_checkpoint=True, or delete {AMENDMENTS_FILE} in the output folder to go on "
             "with this one."
         )
-    record, pending = saved["plan"].get("amended"), _pending(trainer, folder, step)
+    record, pending = saved["plan"].get("amended"), _pending(trainer, folder)
     asked = pending if given is None else given.asked()
     begins = asked is not None and (record is None or asked != record["asked"])
     if not begins and record is None:
@@ -200,11 +200,11 @@ def note_amendment(trainer: Any, folder: str) -> None:
         write_sealed(file, {"amendments": [*others, entry]})
 
 
-def _pending(trainer: Any, folder: str, step: int) -> Mapping[str, Any] | None:
+def _pending(trainer: Any, folder: str) -> Mapping[str, Any] | None:
     """The amendment that began at this checkpoint, if the output folder has one."""
     made = digest(Path(folder) / CURRICULUM_FILE)
     noted = read_amendments(trainer.args.output_dir)
-    return next((entry["asked"] for entry in noted if entry["step"] == step and entry["checkpoint"] == made), None)
+    return next((entry["asked"] for entry in noted if entry["checkpoint"] == made), None)
 
 
 def _follow(trainer: Any, record: Mapping[str, Any]) -> None:
