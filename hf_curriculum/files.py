@@ -178,6 +178,17 @@ def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: b
         os.replace(temporary, path)
 
 
+def append_text(path: str | Path, text: str) -> None:
+    """Adds to a file whose name this package chose; a `ValueError` for a link of that name."""
+    path = Path(path)
+    refuse_link(path)
+    with _explained(path, []):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        with os.fdopen(number, "wb") as stream:
+            stream.write(text.encode())
+
+
 def write_sealed(path: str | Path, facts: Mapping[str, Any], *, keep_existing: bool = False) -> None:
     """Writes facts as JSON with a digest of them, atomically; `read_sealed` refuses what was changed since."""
     sealed = {**facts, _SEAL: _seal(json.loads(json.dumps(facts)))}
