@@ -16,7 +16,7 @@ from yaml import YAMLError
 from hf_curriculum.config import read_json, read_yaml, reading
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_HEADER = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:[\r\n]|$)")  # as `huggingface_hub` finds it
+_HEADER = re.compile(r"\s*---(?:\r\n|\r|\n)([\S\s]*?)(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)")  # of `huggingface_hub`
 _REMEDY = "Copy or write the folder again."
 
 
