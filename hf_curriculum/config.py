@@ -17,6 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -177,7 +178,7 @@ def _construct_mapping(loader: Any, node: Any, deep: bool = False) -> dict[Any, 
     import yaml
 
     names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
         raise yaml.YAMLError(f"the key {twice!r} stands twice in the mapping of line {node.start_mark.line + 1}")
     return yaml.SafeLoader.construct_mapping(loader, node, deep)
 
@@ -259,7 +260,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(names).items() if count > 1)
         raise RepeatedKeyError(f"The key {twice!r} stands twice in one object, {pairs[:3]!r:.120}", "", 0)
     return found
 

@@ -50,7 +50,9 @@ _OF_DATA = ("pyarrow", "_csv", "datasets", "safetensors_rust", "yaml", "zipfile"
 def in_words(error: BaseException) -> str | None:
     """What a command says of an error, without secrets; None for a fault of the program, which shows its traceback."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # PyTorch's
-        said = "The memory did not suffice. Use a machine, or a job, with more of it, or fewer rows or processes at once."
+        said = (
+            "The memory did not suffice. Use a machine, or a job, with more of it, or fewer rows or processes at once."
+        )
         return f"{said} ({redact(str(error))})" if str(error) else said
     modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     if modules.intersection(_OF_DATA):
@@ -63,7 +65,9 @@ def in_words(error: BaseException) -> str | None:
 
 def _unreadable(error: BaseException) -> str:
     about = redact(" ".join(str(error).split()))
-    return f"A file cannot be read ({type(error).__name__}: {about}). It is damaged, or of another kind. Copy it again."
+    return (
+        f"A file cannot be read ({type(error).__name__}: {about}). It is damaged, or of another kind. Copy it again."
+    )
 
 
 def _is_ours(error: BaseException) -> bool:

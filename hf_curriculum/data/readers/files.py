@@ -49,7 +49,7 @@ from hf_curriculum.data.readers.tables import (
 )
 from hf_curriculum.data.readers.url_lists import download_images, is_address
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, validate_unused
-from hf_curriculum.data.text import ending, open_text
+from hf_curriculum.data.text import ending, read_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -205,8 +205,7 @@ def _texts_beside_images(folder: Path, request: Request) -> Records:
             continue
         if not request.allow_outside:
             validate_inside([str(text)], [folder], folder)
-        with open_text(text) as file:
-            caption = file.read().strip()
+        caption = read_text(text).strip()
         if re.fullmatch(r"[\d.\s-]+", caption):
             raise ValueError(
                 f"{text} holds numbers, {caption[:40]!r}, as YOLO's boxes do, and a caption is needed. Move such "
