@@ -125,9 +125,10 @@ class RemoteFolder:
             except FileNotFoundError:
                 raise
             except Exception as error:  # each implementation of fsspec has errors of its own
+                said = redact(str(error))
                 if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
                     raise PermissionError(
-                        f"{where} cannot be read: access is denied ({redact(str(error))}). Look at the credentials, which the file "
+                        f"{where} cannot be read: access is denied ({said}). Look at the credentials, which the file "
                         "system finds by itself or takes from `storage_options=`, and at what they allow."
                     ) from error
                 if isinstance(error, OSError) and error.errno in _FULL:
@@ -138,7 +139,7 @@ class RemoteFolder:
                     raise
                 if attempt == ATTEMPTS:
                     raise ConnectionError(
-                        f"{where} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: {redact(str(error))}). Look at "
+                        f"{where} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: {said}). Look at "
                         "the address and the network. A run resumes where it was."
                     ) from error
             time.sleep(BACKOFF * 2 ** (attempt - 1))

@@ -145,10 +145,8 @@ class Request:
         if path.is_dir() and not self.allow_outside:
             validate_folder(path)
         if path.exists():
-            files = (
-                [path] if path.is_file() else [path / name for name, is_hidden in _arrow_files(path) if not is_hidden]
-            )
-            validate_tables(files)
+            inside = (path / name for name, is_hidden in _arrow_files(path) if not is_hidden)
+            validate_tables([path] if path.is_file() else inside)
         if is_saved(path):
             validate_unused(options, f"{path} was written by save_to_disk")
             return choose_split(_by_split(datasets.load_from_disk(str(path))), split)

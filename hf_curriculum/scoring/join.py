@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import parse_json, reading
 from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
 from hf_curriculum.data.text import open_text
 from hf_curriculum.parts import data_digest

@@ -133,7 +133,8 @@ def read_list(path: Path) -> LabelledFiles:
             rows.append(row)
     if not rows:
         raise ValueError(f"{path} is empty: there is nothing to train on. Name another file.")
-    table: dict[str, Any] = dict(zip(("file_name", LABEL, GUIDANCE, "train_cnt"), map(list, zip(*rows, strict=True))))
+    names = ("file_name", LABEL, GUIDANCE, "train_cnt")[: len(rows[0])]
+    table: dict[str, Any] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     if GUIDANCE in table:
         table[GUIDANCE] = [value / 100 for value in table[GUIDANCE]]
     return LabelledFiles({UNSPLIT: table}, path.parent, _names_of_folders(table["file_name"], table[LABEL]))
