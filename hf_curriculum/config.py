@@ -1,43 +1,26 @@
-"""Reads what a person gives as a name, a mapping, JSON, YAML or a file; digests, atomic writes."""
+"""Reads what a person gives as a name, a mapping, JSON, YAML or a file; digests of contents in memory."""
 
 from __future__ import annotations
 
 import difflib
-import errno
 import gc
-import glob
 import hashlib
 import json
 import math
 import os
-import platform
 import re
-import secrets
-import shutil
-import stat
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from datetime import datetime
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, ClassVar
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import numpy as np
 
 _DEEPEST = 100
-_LOCKED = (errno.EACCES, errno.EAGAIN)
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z")  # PyYAML takes 1e-5 for a word, as YAML 1.1 does
 
 
@@ -206,47 +189,11 @@ def digest(*content: str | bytes | memoryview | np.ndarray | Path, size: int = 8
     return state.hexdigest()
 
 
-def file_digest(*files: Path) -> str:
-    """XXH3 (128 bits) of what files hold, in hexadecimal digits: it finds damage, and is as fast as a disk."""
-    from xxhash import xxh3_128
-
-    state = xxh3_128()
-    for file in files:
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                state.update(block)
-    return state.hexdigest()
-
-
 IMAGE_SUFFIXES = (
     *(".avif", ".bmp", ".gif", ".heic", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pjpeg", ".png"),
     *(".ppm", ".tif", ".tiff", ".webp"),
 )
 """The endings, in lower case, of files in a folder that are taken for images; a file that is named is always read."""
-
-
-def special_file(path: str | Path) -> str | None:
-    """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end."""
-    try:
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return None
-    names = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
-    return names.get(kind, "device" if kind in (stat.S_IFCHR, stat.S_IFBLK) else None)
-
-
-@contextmanager
-def reading(path: str | Path, remedy: str) -> Iterator[None]:
-    """Turns what goes wrong while a file of this package is read and understood into one sentence."""
-    import pyarrow as pa
-
-    broken = (json.JSONDecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError, AttributeError)
-    try:
-        yield
-    except (*broken, pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk; pyarrow's own has no number
-            raise
-        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
 
 
 class RepeatedKeyError(json.JSONDecodeError):
@@ -281,158 +228,6 @@ def parse_json(text: str | bytes) -> Any:
             gc.enable()
 
 
-def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
-    """What a JSON file of this package holds; a `ValueError` where it is damaged or lacks one of `needs`."""
-    with reading(path, remedy):
-        found = parse_json(Path(path).read_text(encoding="utf-8"))
-        for name in needs:
-            found[name]
-        return found
-
-
-def read_array(path: str | Path, remedy: str, **options: Any) -> np.ndarray:
-    """`np.load` of an array of this package; a `ValueError` where it is damaged."""
-    import numpy as np
-
-    broken = (OSError, ValueError, EOFError, SyntaxError, TokenError, LookupError, TypeError, MemoryError)
-    try:
-        return np.load(path, **options)
-    except broken as error:  # a damaged header is read as Python
-        raise ValueError(f"{path} cannot be read ({error}): it is missing, truncated or damaged. {remedy}") from error
-
-
-def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
-    """Writes a file completely or not at all, also when it is killed or several processes write the same file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if keep_existing:
-            try:
-                os.link(temporary, path)  # unlike `replace`, fails where the file exists
-                return
-            except FileExistsError:
-                return
-            except OSError:  # a file system without links: of writers at the same moment the last one decides
-                if path.exists():
-                    return
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def lock_file(path: str | Path) -> Iterator[str | None]:
-    """A file that this process alone has; the system takes it back however the process ends, and workers lack it."""
-    path, file, holder = Path(path), None, None
-    while fcntl is not None and file is None and not holder:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:  # a file system without locks has others
-            file.close()
-            if error.errno not in _LOCKED:
-                break
-            try:
-                holder = path.read_text(encoding="utf-8") or "another process"
-            except FileNotFoundError:  # who had it has given it back since
-                file = None
-        else:
-            try:
-                is_there = os.fstat(file.fileno()).st_ino == path.stat().st_ino
-            except FileNotFoundError:
-                is_there = False
-            if not is_there:
-                file.close()  # who had it has deleted it
-                file = None
-    try:
-        if holder or file is None or file.closed:
-            yield holder
-            return
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}, begun {datetime.now():%Y-%m-%d %H:%M:%S}")
-        file.flush()
-        yield ""
-    finally:
-        if file is not None and not file.closed:
-            path.unlink(missing_ok=True)
-            file.close()
-
-
-@contextmanager
-def sole_writer(target: str | Path, lock: str | Path, patience: float = 0) -> Iterator[bool]:
-    """Something that this process alone writes; another one that does so too is waited for `patience` seconds."""
-    end = time.monotonic() + patience
-    while True:
-        with lock_file(lock) as holder:
-            if not holder:
-                yield holder is not None
-                return
-        if time.monotonic() >= end:
-            break
-        time.sleep(0.1)
-    raise RuntimeError(
-        f"Another process writes {target} ({holder}): of what two write at once one part is lost, or both are mixed. "
-        "Wait for it or end it, or name another place."
-    )
-
-
-@contextmanager
-def complete_folder(path: str | Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of `path` when everything in it is written; the old one stays till then.
-
-    An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
-    """
-    target = Path(path).resolve()
-    with sole_writer(target, target.with_name(f".{target.name}.lock")) as alone:
-        if alone:
-            recover_folder(target)
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.unfinished-", dir=target.parent))
-        try:
-            folder.chmod(0o755)  # a temporary folder is readable by its owner alone
-            yield folder
-            take_place(target, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def recover_folder(target: Path) -> None:
-    """Puts an old folder back whose replacement was interrupted, and deletes what dead runs left beside it."""
-    for left in [*target.parent.glob(f".{glob.escape(target.name)}.replaced-*")]:
-        if (left / target.name).exists() and not target.exists():
-            os.replace(left / target.name, target)
-        shutil.rmtree(left)
-    for left in [*target.parent.glob(f".{glob.escape(target.name)}.unfinished-*")]:
-        shutil.rmtree(left)
-
-
-def take_place(target: Path, folder: Path) -> None:
-    """Gives a folder the name of another one, which is deleted, or stays if that fails."""
-    if not target.exists():
-        os.replace(folder, target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.replaced-", dir=target.parent))
-    try:
-        os.replace(target, old / target.name)
-        os.replace(folder, target)
-    except OSError as error:
-        if not target.exists():
-            try:
-                os.replace(old / target.name, target)
-            except OSError:
-                raise OSError(
-                    f"{target} could not be replaced ({error}). The old one is {old / target.name}."
-                ) from error
-        old.rmdir()
-        raise
-    shutil.rmtree(old)
-
-
 def without_nan(value: Any) -> Any:
     """The same mappings, lists and values with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, Mapping):
@@ -440,3 +235,40 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [without_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_SECRETS = (
+    *("token", "hf_token", "hub_token", "push_to_hub_token", "use_auth_token", "hugging_face_hub_token"),
+    *("access_token", "auth_token", "session_token", "aws_session_token", "sas_token", "password", "passwd"),
+    *("secret", "client_secret", "secret_key", "secret_access_key", "aws_secret_access_key"),
+    *("api_key", "account_key", "access_key"),
+)
+_NAMES = "|".join(name.replace("_", "[_-]") for name in _SECRETS)
+_VALUE = r"(?:'[^']+'|\"[^\"]+\"|[^\s`'\"&,;)}<>]+)"
+_SECRET = re.compile(
+    r"\b(?:hf|api_org)_(?!curriculum\b)[A-Za-z0-9]{8,}|(?<=bearer )[^\s'\"]+"  # as tokens of the Hub look
+    rf"|(?P<option>(?<![\w-])--(?:{_NAMES})[= ]){_VALUE}"
+    rf"|(?P<item>(?<![\w-])(?:{_NAMES})(?:=|['\"]: ?))(?!True\b|False\b|None\b){_VALUE}"
+    r"|(?P<user>https?://|://(?=[^\s/:@]*:))[^\s/]+@"
+    r"|(?P<query>[?&](?P<name>[^\s=&?]+)=)[^\s&'\"<>]+",
+    re.IGNORECASE,
+)
+_SIGNS = re.compile("sig|token|secret|credential|password|key|auth", re.IGNORECASE)
+"""What is in the names of an address's parameters that open what it leads to, and not just name it."""
+
+
+def redact(text: str, token: str | bool | None = None) -> str:
+    """The text without tokens, passwords and signatures: this one, HF_TOKEN, and what looks or is called like one."""
+    named = [os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")]
+    for secret in (token, *(value for value in named if len(value) > 5)):
+        if isinstance(secret, str) and secret.strip():
+            text = text.replace(secret, "<token>").replace(secret.strip(), "<token>")
+    return _SECRET.sub(_hidden, text)
+
+
+def _hidden(match: re.Match[str]) -> str:
+    """What is left of a secret: the name that it stood behind."""
+    if match["query"] and not _SIGNS.search(match["name"]):
+        return match[0]
+    before = match["option"] or match["item"] or match["user"] or match["query"] or ""
+    return f"{before}<token>{'@' * bool(match['user'])}"

@@ -1,8 +1,7 @@
-"""Text and data that stay inside their place in Markdown files and messages, whatever they hold, without secrets."""
+"""Text and data in Markdown files that stay inside their place, whatever they hold."""
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,41 +22,6 @@ _SPECIAL = re.compile(
 )
 _JOINERS = "\u200c\u200d"  # they hold letters apart and an emoji together, and do nothing else
 _FRONT = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
-_SECRETS = (
-    *("token", "hf_token", "hub_token", "push_to_hub_token", "use_auth_token", "hugging_face_hub_token"),
-    *("access_token", "auth_token", "session_token", "aws_session_token", "sas_token", "password", "passwd"),
-    *("secret", "client_secret", "secret_key", "secret_access_key", "aws_secret_access_key"),
-    *("api_key", "account_key", "access_key"),
-)
-_NAMES = "|".join(name.replace("_", "[_-]") for name in _SECRETS)
-_VALUE = r"(?:'[^']+'|\"[^\"]+\"|[^\s`'\"&,;)}<>]+)"
-_SECRET = re.compile(
-    r"\b(?:hf|api_org)_(?!curriculum\b)[A-Za-z0-9]{8,}|(?<=bearer )[^\s'\"]+"  # as tokens of the Hub look
-    rf"|(?P<option>(?<![\w-])--(?:{_NAMES})[= ]){_VALUE}"
-    rf"|(?P<item>(?<![\w-])(?:{_NAMES})(?:=|['\"]: ?))(?!True\b|False\b|None\b){_VALUE}"
-    r"|(?P<user>https?://|://(?=[^\s/:@]*:))[^\s/]+@"
-    r"|(?P<query>[?&](?P<name>[^\s=&?]+)=)[^\s&'\"<>]+",
-    re.IGNORECASE,
-)
-_SIGNS = re.compile("sig|token|secret|credential|password|key|auth", re.IGNORECASE)
-"""What is in the names of an address's parameters that open what it leads to, and not just name it."""
-
-
-def redact(text: str, token: str | bool | None = None) -> str:
-    """The text without tokens, passwords and signatures: this one, HF_TOKEN, and what looks or is called like one."""
-    named = [os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")]
-    for secret in (token, *(value for value in named if len(value) > 5)):
-        if isinstance(secret, str) and secret.strip():
-            text = text.replace(secret, "<token>").replace(secret.strip(), "<token>")
-    return _SECRET.sub(_hidden, text)
-
-
-def _hidden(match: re.Match[str]) -> str:
-    """What is left of a secret: the name that it stood behind."""
-    if match["query"] and not _SIGNS.search(match["name"]):
-        return match[0]
-    before = match["option"] or match["item"] or match["user"] or match["query"] or ""
-    return f"{before}<token>{'@' * bool(match['user'])}"
 
 
 def one_line(text: object, limit: int | None = None) -> str:

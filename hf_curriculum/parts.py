@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet
 from datasets import Dataset
 
-from hf_curriculum.config import digest, parse_json, read_json, reading, write_atomically
+from hf_curriculum.config import digest, parse_json
+from hf_curriculum.files import read_json, reading, write_atomically
 from hf_curriculum.fingerprint import column_digests
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from fsspec.core import url_to_fs
 from fsspec.registry import known_implementations
 
-from hf_curriculum.config import file_digest
-from hf_curriculum.markdown import redact
+from hf_curriculum.config import redact
+from hf_curriculum.files import file_digest
 
 T = TypeVar("T")
 

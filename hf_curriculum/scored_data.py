@@ -12,9 +12,9 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, concatenate_datasets
 
-from hf_curriculum.config import complete_folder, read_json, reading
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.readers.outside_files import load_saved
+from hf_curriculum.files import complete_folder, read_json, reading
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
     ScoreProvenance,

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from datasets import Dataset, Features, Value
 from xxhash import xxh3_64_intdigest
 
-from hf_curriculum.config import digest, parse_json, read_json, reading
+from hf_curriculum.config import digest, parse_json
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.text import cached_arrow
+from hf_curriculum.files import read_json, reading
 from hf_curriculum.provenance import ScoreProvenance
 
 logger: logging.Logger = logging.getLogger(__name__)

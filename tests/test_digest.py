@@ -6,7 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest
+from hf_curriculum.files import write_atomically
 
 
 def test_a_digest_is_blake2b_of_all_contents(tmp_path):

@@ -1,6 +1,5 @@
 """What is written is the same after a failure at any file operation, and is never half there."""
 
-import errno
 import os
 import shutil
 import signal
@@ -22,9 +21,9 @@ from hf_curriculum import (
     save_bucketed,
     save_scored,
 )
-from hf_curriculum.config import lock_file, recover_folder
 from hf_curriculum.data.proposals import SelectiveSearch
 from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.files import lock_file, recover_folder
 from hf_curriculum.models.vision_features import cache_vision_features
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.report import Report
@@ -198,27 +197,6 @@ def writers(folder):
             labelled_scenes(4, 1), tiny_pipeline(), folder=folder / "spectrum", **spectrum
         ),
     }
-
-
-@pytest.mark.parametrize("taken", [True, False])
-def test_a_lock_that_is_given_back_at_the_moment_is_taken(tmp_path, monkeypatch, taken):
-    fcntl = pytest.importorskip("fcntl")
-    lock, lockf, calls = tmp_path / "lock", fcntl.lockf, []
-
-    def once(file, mode):
-        calls.append(mode)
-        if taken and len(calls) == 1:
-            lock.unlink()
-            raise BlockingIOError(errno.EAGAIN, "taken")
-        lockf(file, mode)
-        if len(calls) == 1:
-            lock.unlink()
-
-    monkeypatch.setattr(fcntl, "lockf", once)
-    with lock_file(lock) as holder:
-        assert holder == ""
-        assert lock.read_text().startswith(f"process {os.getpid()} on ")
-    assert (len(calls), lock.exists()) == (2, False)
 
 
 @pytest.mark.slow

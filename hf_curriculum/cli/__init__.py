@@ -12,7 +12,7 @@ try:
 
     from hf_curriculum import __version__
     from hf_curriculum.cli.common import AsJson, say
-    from hf_curriculum.markdown import redact
+    from hf_curriculum.config import redact
 except KeyboardInterrupt:  # Ctrl-C before the command has begun: the status of one that ends later, and no traceback
     raise SystemExit(130) from None
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_curriculum.config import IMAGE_SUFFIXES, parse_json, without_nan
+from hf_curriculum.config import IMAGE_SUFFIXES, parse_json, redact, without_nan
 from hf_curriculum.hub.errors import in_words
-from hf_curriculum.markdown import one_line, redact
+from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA
 
 if TYPE_CHECKING:

@@ -28,10 +28,11 @@ from datasets.table import MemoryMappedTable, concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
-from hf_curriculum.config import digest, read_array, read_json, special_file, write_atomically
+from hf_curriculum.config import digest
 from hf_curriculum.data.images import MAX_PIXELS, UnreadableImageError, decoding_settings, to_rgb
 from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.text import write_arrow
+from hf_curriculum.files import read_array, read_json, special_file, write_atomically
 from hf_curriculum.provenance import replace_table
 from hf_curriculum.views import table_rows
 

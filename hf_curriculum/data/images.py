@@ -16,7 +16,7 @@ import PIL
 from PIL import Image, ImageChops, ImageFile, ImageOps, PngImagePlugin, features
 from PIL.ExifTags import Base
 
-from hf_curriculum.config import special_file
+from hf_curriculum.files import special_file
 
 # What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
 DECODING_ERRORS: tuple[type[BaseException], ...] = (

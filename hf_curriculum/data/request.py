@@ -19,7 +19,7 @@ from datasets.table import CastError
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.config import special_file
+from hf_curriculum.config import redact
 from hf_curriculum.data.identity import validate_image_ids, warn_of_several_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.left_out import LeftOut
@@ -32,7 +32,7 @@ from hf_curriculum.data.readers.folder import (
     find_split_folders,
 )
 from hf_curriculum.data.readers.outside_files import local_path, named_files, validate_folder, validate_inside
-from hf_curriculum.markdown import redact
+from hf_curriculum.files import special_file
 from hf_curriculum.views import warn_of_transform
 
 UNSPLIT = "all"

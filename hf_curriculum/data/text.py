@@ -22,7 +22,6 @@ from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
-from hf_curriculum.data.limits import MOST_TEXT, BoundedGzip
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -204,6 +203,8 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
 
     A `ValueError` names the file and the line where it is no text of that encoding.
     """
+    from hf_curriculum.data.limits import BoundedGzip  # which imports Parquet's reader
+
     opened = BoundedGzip if file.suffix == ".gz" else partial(open, mode="rb")
     try:
         with opened(file) as start:
@@ -225,6 +226,8 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
 
 def read_text(file: Path, newline: str | None = None) -> str:
     """All of a text file, see `open_text`; a `ValueError` for one that is too large to become objects."""
+    from hf_curriculum.data.limits import MOST_TEXT
+
     if (size := file.stat().st_size) > MOST_TEXT:
         raise ValueError(
             f"{file} has {size:,} bytes, and a text is read as a whole, into objects that take several times as much: "

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hf_curriculum.markdown import redact
+from hf_curriculum.config import redact
 
 _LONGEST = 300
 

@@ -16,11 +16,12 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, read_json, sole_writer, write_atomically
+from hf_curriculum.config import digest
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import image_digests, keep_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
+from hf_curriculum.files import read_json, sole_writer, write_atomically
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import warn_of_transform

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest, read_array, read_json, write_atomically
+from hf_curriculum.config import digest
+from hf_curriculum.files import read_array, read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.planning.rows import row_type
 from hf_curriculum.provenance import read_column, score_values

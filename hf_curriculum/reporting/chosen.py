@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.config import parse_json, read_json, reading
+from hf_curriculum.config import parse_json
+from hf_curriculum.files import read_json, reading
 from hf_curriculum.planning.curriculum import Budget, Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import rank_dataset

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest, kind_of, read_json
+from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.conversations import Turns
 from hf_curriculum.data.image_files import with_stored
 from hf_curriculum.data.readers.outside_files import load_saved
+from hf_curriculum.files import read_json
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.model_loss import ModelLoss

@@ -25,12 +25,13 @@ from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_d
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import parse_json, reading
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
 from hf_curriculum.data.text import open_text
+from hf_curriculum.files import reading
 from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
     ScoreProvenance,

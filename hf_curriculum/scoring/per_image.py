@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, read_json, sole_writer
+from hf_curriculum.config import digest
 from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.processors import process_image
+from hf_curriculum.files import read_json, sole_writer
 from hf_curriculum.parts import PartFolder, data_digest, launched
 from hf_curriculum.provenance import (
     ScoreProvenance,

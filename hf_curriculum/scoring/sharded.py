@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.config import parse_json, sole_writer, write_atomically
+from hf_curriculum.config import parse_json
+from hf_curriculum.files import sole_writer, write_atomically
 from hf_curriculum.parts import PartFolder, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer

@@ -24,7 +24,6 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.claims import Claim, Claims
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
-from hf_curriculum.config import read_json, write_atomically
 from hf_curriculum.data.image_files import image_key
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.shards import (
@@ -36,6 +35,7 @@ from hf_curriculum.data.readers.shards import (
     how_to_name,
     json_text,
 )
+from hf_curriculum.files import read_json, write_atomically
 from hf_curriculum.parts import launched
 from hf_curriculum.scored_shards import (
     CHECKED,

@@ -24,7 +24,7 @@ from datasets import Features
 from tqdm.auto import tqdm
 
 from hf_curriculum.claims import Claims
-from hf_curriculum.config import file_digest, read_json, reading, write_atomically
+from hf_curriculum.files import file_digest, read_json, reading, write_atomically
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.streaming.index import Shard, ShardFormat
 from hf_curriculum.streaming.shards import merged_tables, write_parquet, write_tar

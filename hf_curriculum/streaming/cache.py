@@ -21,7 +21,7 @@ import numpy as np
 from datasets import Features
 from datasets.utils.py_utils import convert_file_size_to_int
 
-from hf_curriculum.config import lock_file
+from hf_curriculum.files import lock_file
 from hf_curriculum.remote import RemoteFolder
 from hf_curriculum.streaming.index import BucketIndex, Shard
 from hf_curriculum.streaming.plan import PassOrder, StreamPlan, stage_buckets

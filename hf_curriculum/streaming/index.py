@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from datasets import Features
 
-from hf_curriculum.config import digest, file_digest, parse_json, reading
+from hf_curriculum.config import digest, parse_json
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.files import file_digest, reading
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy
 

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from datasets import Features, Image
 
 from hf_curriculum.columns import IMAGE, require_columns
-from hf_curriculum.config import file_digest, reading
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.files import file_digest, reading
 from hf_curriculum.names import SCORERS
 from hf_curriculum.planning.ranking import Easy
 from hf_curriculum.provenance import read_feature_provenance

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from hf_curriculum.config import recover_folder, sole_writer, take_place
+from hf_curriculum.files import recover_folder, sole_writer, take_place
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 from datasets import Features, Value
 
-from hf_curriculum.config import digest, read_array
+from hf_curriculum.config import digest
 from hf_curriculum.data.readers.shards import ShardReader, SourceShard, find_shards
+from hf_curriculum.files import read_array
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy, Unscored
 from hf_curriculum.provenance import ScoreProvenance, validate_choice

@@ -20,9 +20,10 @@ from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
 
 from hf_curriculum.columns import CAPTION, IMAGE
-from hf_curriculum.config import parse_json, reading
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.archives import archive_members
 from hf_curriculum.data.readers.outside_files import files_in, holds_files, validate_files
+from hf_curriculum.files import reading
 from hf_curriculum.streaming.index import REMEDY
 
 TEXT, JSON = "txt", "json"

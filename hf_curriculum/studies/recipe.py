@@ -30,9 +30,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_curriculum.config import read_config, read_yaml
+from hf_curriculum.config import read_config, read_yaml, redact
 from hf_curriculum.hub.errors import in_words
-from hf_curriculum.markdown import redact
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.scorers.registry import import_named

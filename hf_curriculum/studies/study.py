@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from accelerate import PartialState
 
-from hf_curriculum.config import digest, read_json, write_atomically
+from hf_curriculum.config import digest, redact
+from hf_curriculum.files import read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
-from hf_curriculum.markdown import redact
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.training.callbacks import LOSSES, Diverged
 from hf_curriculum.training.checkpoints import only_run_in

@@ -13,7 +13,8 @@ from typing import Any
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_curriculum.config import digest, kind_of, write_atomically
+from hf_curriculum.config import digest, kind_of
+from hf_curriculum.files import write_atomically
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, make_plan

@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_curriculum.config import digest, lock_file, parse_json, read_json, reading, write_atomically
+from hf_curriculum.config import digest, parse_json
+from hf_curriculum.files import lock_file, read_json, reading, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import explained, validate_token
 from hf_curriculum.planning.plan import Plan, digest_of

@@ -10,8 +10,9 @@ from datasets import Dataset, Image
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_curriculum.columns import IMAGE
-from hf_curriculum.config import parse_json, read_json, reading
+from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.outside_files import validate_inside
+from hf_curriculum.files import read_json, reading
 from hf_curriculum.reporting.chosen import add_chosen, find_chosen
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import (

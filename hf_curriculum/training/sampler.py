@@ -16,7 +16,8 @@ import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
 
-from hf_curriculum.config import parse_json, reading
+from hf_curriculum.config import parse_json
+from hf_curriculum.files import reading
 from hf_curriculum.planning.export import ExportedOrder
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import PAD_INDEX

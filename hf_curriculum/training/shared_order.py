@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from transformers import TrainingArguments
 
-from hf_curriculum.config import digest, read_array
+from hf_curriculum.config import digest
+from hf_curriculum.files import read_array
 from hf_curriculum.parts import wait_for_files
 from hf_curriculum.planning.ranking import Easy, sort_scores
 from hf_curriculum.planning.rows import row_type

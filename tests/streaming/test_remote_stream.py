@@ -297,7 +297,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
         (where / f".{name}.parquet.0a1b2c3d.part").write_bytes(b"half")
         (where / f".{name}.parquet.lock").touch()
     program = (
-        "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+        "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
     )
     command = [sys.executable, "-c", program, str(where / ".living.parquet.lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:

@@ -12,7 +12,7 @@ import xxhash
 from datasets import Dataset
 
 from hf_curriculum import IID, BucketedStream, Phases, save_bucketed
-from hf_curriculum.config import file_digest
+from hf_curriculum.files import file_digest
 from hf_curriculum.planning.rows import FileOrder
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.streaming.dataset import StreamExamples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -75,10 +76,24 @@ def test_a_lock_that_was_left_and_workers_that_outlive_a_run_block_nothing(tmp_p
         os.waitpid(process, 0)
 
 
-def test_a_folder_without_locks_is_trained_into(tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_curriculum.config.fcntl", None)
-    with only_run_in(tmp_path / "new", 0):
-        assert not (tmp_path / "new").exists()
+def test_on_a_disk_without_locks_one_run_trains_at_a_time_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_curriculum.files.FileLock.acquire", no_locks)
+    monkeypatch.setattr("hf_curriculum.files._LEASE", 0.6)
+    monkeypatch.setattr("hf_curriculum.files._LOOK", 1.5)
+    with only_run_in(tmp_path, 0):
+        other = os.fork()
+        if other == 0:
+            try:
+                with only_run_in(tmp_path, 0):
+                    os._exit(1)
+            except RuntimeError as error:
+                os._exit(0 if f"process {os.getppid()} on" in str(error) else 2)
+        assert os.waitpid(other, 0)[1] == 0
+    assert not (tmp_path / LOCK).exists()
+
+
+def no_locks(*args, **options):
+    raise OSError(errno.ENOTSUP, "no locks here")
 
 
 class Descriptors(TrainerCallback):

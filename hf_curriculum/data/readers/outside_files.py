@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, LargeList, List, load_from_disk
 from yaml import YAMLError
 
-from hf_curriculum.config import read_json, read_yaml, reading
+from hf_curriculum.config import read_yaml
 from hf_curriculum.data.limits import validate_tables
+from hf_curriculum.files import read_json, reading
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HEADER = re.compile(r"\s*---(?:\r\n|\r|\n)([\S\s]*?)(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)")  # of `huggingface_hub`

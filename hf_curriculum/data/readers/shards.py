@@ -29,7 +29,7 @@ from datasets import Features, Image, Json, Value
 from fsspec.implementations.local import LocalFileSystem
 
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
-from hf_curriculum.config import digest, file_digest, parse_json, reading, special_file
+from hf_curriculum.config import digest, parse_json
 from hf_curriculum.data.chat_forms import json_content
 from hf_curriculum.data.conversations import is_conversation
 from hf_curriculum.data.left_out import LeftOut
@@ -37,6 +37,7 @@ from hf_curriculum.data.readers.archives import COMPRESSED, UNPACK, archive_memb
 from hf_curriculum.data.readers.outside_files import validate_folder, validate_inside
 from hf_curriculum.data.readers.samples import IMAGES, RECORDS, TEXTS, Sample, group_samples
 from hf_curriculum.data.readers.tables import CAPTION_FIELDS, caption_fields, find_alias
+from hf_curriculum.files import file_digest, reading, special_file
 from hf_curriculum.remote import RemoteFolder
 from hf_curriculum.shapes import validate_arguments
 

@@ -27,7 +27,7 @@ from datasets.table import concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import IMAGE_SUFFIXES, digest, parse_json, reading, write_atomically
+from hf_curriculum.config import IMAGE_SUFFIXES, digest, parse_json
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.img2dataset import (
@@ -42,6 +42,7 @@ from hf_curriculum.data.readers.redcaps import is_redcaps, read_redcaps, with_fa
 from hf_curriculum.data.readers.shards import AGAIN
 from hf_curriculum.data.readers.webdataset import URL, refuse
 from hf_curriculum.data.text import cached_arrow, ending, open_text
+from hf_curriculum.files import reading, write_atomically
 from hf_curriculum.provenance import replace_table
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.config import digest, special_file
+from hf_curriculum.config import digest
+from hf_curriculum.files import special_file
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hf_curriculum.config import digest, read_json, write_atomically
+from hf_curriculum.config import digest
 from hf_curriculum.data.regions.arrays import grid_cells
 from hf_curriculum.data.regions.base import Regions
+from hf_curriculum.files import read_json, write_atomically
 
 SHIPPED = "scenes_clip"
 """The CLIP that ships with the package, trained on the embedded scenes alone."""

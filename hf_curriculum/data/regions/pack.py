@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_curriculum.config import digest, sole_writer, write_atomically
+from hf_curriculum.config import digest
 from hf_curriculum.data.image_files import DIGESTS
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
@@ -35,6 +35,7 @@ from hf_curriculum.data.regions.store import (
     read_facts,
     stored_ids,
 )
+from hf_curriculum.files import sole_writer, write_atomically
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_curriculum.config import digest, read_array, read_json, reading
+from hf_curriculum.config import digest
 from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.base import Regions, RegionSource, validate_regular
+from hf_curriculum.files import read_array, read_json, reading
 
 FORMAT = 1
 FACTS = "region_store.json"

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import at_least, read_json
+from hf_curriculum.config import at_least
 from hf_curriculum.data.conversations import Part, Turns
 from hf_curriculum.data.images import to_rgb
+from hf_curriculum.files import read_json
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scorers.alignment.clip_backends import (
     PREFIX,

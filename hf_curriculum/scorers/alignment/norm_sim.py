@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import digest, read_array
+from hf_curriculum.config import digest
+from hf_curriculum.files import read_array
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP, CLIPSimilarity, given_vectors
 from hf_curriculum.scorers.base import Aggregate, ImageScorer, scatter

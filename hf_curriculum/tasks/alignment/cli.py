@@ -23,7 +23,7 @@ from hf_curriculum.cli.common import (
     plainly,
     say,
 )
-from hf_curriculum.config import read_json
+from hf_curriculum.files import read_json
 
 if TYPE_CHECKING:
     from datasets import Dataset

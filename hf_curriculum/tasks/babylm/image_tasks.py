@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_curriculum.config import read_json
+from hf_curriculum.files import read_json
 from hf_curriculum.tasks.babylm.files import (
     existing_folder,
     find_images,

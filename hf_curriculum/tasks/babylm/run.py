@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from tqdm.auto import tqdm
 
-from hf_curriculum.config import digest, read_json, write_atomically
+from hf_curriculum.config import digest
+from hf_curriculum.files import read_json, write_atomically
 from hf_curriculum.tasks.babylm.scorer import (
     Item,
     Row,

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import without_nan, write_atomically
+from hf_curriculum.config import without_nan
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.evaluation.generate import references
+from hf_curriculum.files import write_atomically
 from hf_curriculum.markdown import plain, titled_tables
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.compare import TITLES, compare_captions

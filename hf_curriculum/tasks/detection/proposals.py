@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Image, List, Value
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
-from hf_curriculum.config import write_atomically
 from hf_curriculum.data.images import UnreadableImageError, image_size
 from hf_curriculum.data.proposals import SelectiveSearch, StoredProposals, import_opencv
 from hf_curriculum.data.regions.base import RegionSource
+from hf_curriculum.files import write_atomically
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, read_column
 from hf_curriculum.scoring.per_image import ImageColumns, add_per_image
 from hf_curriculum.shapes import validate_arguments

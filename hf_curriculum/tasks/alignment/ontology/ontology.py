@@ -11,7 +11,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from hf_curriculum.config import parse_json, write_atomically
+from hf_curriculum.config import parse_json
+from hf_curriculum.files import write_atomically
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.ontology.induce import ENTITY, Corrections, NounClass, induced
 from hf_curriculum.tasks.alignment.ontology.nouns import Lemmas, Mentions, Tagging, find_nouns

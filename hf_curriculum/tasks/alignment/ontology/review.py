@@ -12,7 +12,7 @@ import yaml
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import write_atomically
+from hf_curriculum.files import write_atomically
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Report
 from hf_curriculum.shapes import validate_arguments

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import without_nan, write_atomically
+from hf_curriculum.config import without_nan
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
+from hf_curriculum.files import write_atomically
 from hf_curriculum.markdown import titled_tables
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.retrieval.compare import TITLES, compare_retrieval

@@ -17,8 +17,9 @@ from datasets import Dataset, Value
 from PIL import Image, ImageDraw, ImageFont
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, LABEL, SOURCE_ID, require_columns
-from hf_curriculum.config import digest, write_atomically
+from hf_curriculum.config import digest
 from hf_curriculum.data.images import to_rgb
+from hf_curriculum.files import write_atomically
 from hf_curriculum.markdown import table
 from hf_curriculum.parts import data_digest, launched, wait_for_files
 from hf_curriculum.provenance import append_columns, numeric_column, read_column, score_values

@@ -23,8 +23,9 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL, SOURCE_ID, require_columns
-from hf_curriculum.config import digest, kind_of, sole_writer
+from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.files import sole_writer
 from hf_curriculum.parts import PartFolder, data_digest, launched, wait_for_files
 from hf_curriculum.provenance import ScoreProvenance, read_column
 from hf_curriculum.scorers.base import Scorer

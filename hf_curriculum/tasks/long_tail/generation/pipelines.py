@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hf_curriculum.config import digest, read_json
+from hf_curriculum.config import digest
+from hf_curriculum.files import read_json
 from hf_curriculum.parts import launched_here
 from hf_curriculum.scorers.alignment.clip import OutOfDistributionCheck
 from hf_curriculum.scorers.pretrained import folder_digest

@@ -12,7 +12,7 @@ import PIL.Image
 import torch
 import torch.nn.functional as F
 
-from hf_curriculum.config import read_json, write_atomically
+from hf_curriculum.files import read_json, write_atomically
 
 SCENES_DIFFUSION = "scenes_diffusion"
 """The pipeline that ships with the package, trained on single objects of the embedded scenes, 32 pixels a side."""

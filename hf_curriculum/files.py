@@ -1,0 +1,407 @@
+"""Files of this package: written whole or not at all, by one process at a time, and compared when they are read back.
+
+A path that the user names may be a link. A name that this package makes, below it or beside it, never is: what
+another person has put there under such a name is replaced or refused, and nothing is written through it.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import json
+import os
+import platform
+import secrets
+import shutil
+import stat
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, SoftFileLease, Timeout
+
+from hf_curriculum.config import parse_json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_LEASE = 30.0  # seconds after which a silent process loses a lock, on a disk that has none of its own
+_LOOK = 35.0  # seconds that such a lock is looked at: a dead owner on another machine looks alive for a lease
+_SEAL = "seal"
+
+
+# ---- Reading back ----
+
+
+class DamagedFileError(ValueError):
+    """A file of this package holds something else than was written."""
+
+
+@contextmanager
+def reading(path: str | Path, remedy: str) -> Iterator[None]:
+    """Turns whatever goes wrong while a file of this package is read and understood into one sentence."""
+    try:
+        yield
+    except DamagedFileError:
+        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, f"it does not exist. {remedy}", str(error.filename or path)) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, not of the content
+            raise
+        raise DamagedFileError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
+
+
+def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
+    """What a JSON file of another program holds; a `DamagedFileError` where it is damaged or lacks one of `needs`."""
+    with reading(path, remedy):
+        facts = parse_json(Path(path).read_text(encoding="utf-8"))
+        for name in needs:
+            facts[name]
+        return facts
+
+
+def read_sealed(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> dict[str, Any]:
+    """What `write_sealed` wrote; a `DamagedFileError` where it was damaged or changed since."""
+    facts = read_json(path, remedy, [_SEAL, *needs])
+    if facts.pop(_SEAL) != _seal(facts):
+        raise DamagedFileError(f"{path} was damaged, or changed after it was written. {remedy}")
+    return facts
+
+
+def _seal(facts: Mapping[str, Any]) -> str:
+    """A digest of what JSON holds, however it is laid out."""
+    from xxhash import xxh3_64_hexdigest
+
+    return xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
+
+
+def read_array(path: str | Path, remedy: str, **options: Any) -> np.ndarray:
+    """`np.load` of an array of this package; a `DamagedFileError` where it cannot be read."""
+    import numpy as np
+
+    with reading(path, remedy):
+        return np.load(path, **options)
+
+
+def file_digest(*files: Path) -> str:
+    """XXH3 (128 bits) of what files hold, in hexadecimal digits: it finds damage, and is as fast as a disk."""
+    from xxhash import xxh3_128
+
+    state = xxh3_128()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                state.update(block)
+    return state.hexdigest()
+
+
+def validate_digest(path: str | Path, recorded: str, remedy: str) -> None:
+    """Raises a `DamagedFileError` for a file that no longer has the `file_digest` it was recorded with."""
+    with reading(path, remedy):
+        digest = file_digest(Path(path))
+    if digest != recorded:
+        raise DamagedFileError(
+            f"{path} holds something else than was written: its digest is {digest}, and was {recorded}. It was "
+            f"damaged or replaced. {remedy}"
+        )
+
+
+def special_file(path: str | Path) -> str | None:
+    """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end."""
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return None
+    names = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+    return names.get(kind, "device" if kind in (stat.S_IFCHR, stat.S_IFBLK) else None)
+
+
+# ---- Writing ----
+
+
+@contextmanager
+def new_files(*targets: str | Path) -> Iterator[list[Path]]:
+    """Paths to write to; when all are written, each takes the place of its target: all of them, or none.
+
+    Of files that belong together the last names the others by their digests: a process that is killed between two of
+    them leaves files that are known not to fit.
+
+    Args:
+        *targets: files. A link of that name is replaced; the caller resolves what the user names.
+
+    Raises:
+        OSError: one cannot be written; those that were there are as they were.
+    """
+    paths = [Path(target) for target in targets]
+    with ExitStack() as stack:
+        for path in paths:
+            remove_dead(path)
+        temporaries = [stack.enter_context(_temporary(path)) for path in paths]
+        with _explained(paths[-1], temporaries):
+            yield temporaries
+            for temporary in temporaries:
+                with temporary.open("rb+") as stream:
+                    os.fsync(stream.fileno())
+            _replace_all(temporaries, paths)
+
+
+@contextmanager
+def new_file(target: str | Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of `target` when it is written; see `new_files`."""
+    with new_files(target) as (path,):
+        yield path
+
+
+def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
+    """Writes a file completely or not at all, also when it is killed or several processes write the same file."""
+    path = Path(path)
+    with _temporary(path) as temporary, _explained(path, [temporary]):
+        with temporary.open("wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if keep_existing:
+            try:
+                os.link(temporary, path)  # unlike `replace`, fails where the file exists
+                return
+            except FileExistsError:
+                return
+            except OSError:  # a file system without links: of writers at the same moment the last one decides
+                if path.exists():
+                    return
+        os.replace(temporary, path)
+
+
+def write_sealed(path: str | Path, facts: Mapping[str, Any], *, keep_existing: bool = False) -> None:
+    """Writes facts as JSON with a digest of them, atomically; `read_sealed` refuses what was changed since."""
+    sealed = {**facts, _SEAL: _seal(json.loads(json.dumps(facts)))}
+    text = json.dumps(sealed, indent=1, ensure_ascii=False)
+    write_atomically(path, text + "\n", keep_existing=keep_existing)
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """A new empty file beside another one, of which the name tells who writes it; it is deleted in the end."""
+    with _explained(path, []):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.{path.name}")
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # permissions as the umask says
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _writer() -> str:
+    """What the names of this machine's temporary files begin with."""
+    return f".{zlib.crc32(platform.node().encode()):08x}-"
+
+
+def remove_dead(path: Path) -> None:
+    """Removes temporary files that killed processes of this machine have left of a file, or of all in a folder."""
+    folder, name = (path, "*") if path.is_dir() else (path.parent, glob.escape(path.name))
+    for left in folder.glob(f"{_writer()}*-*.{name}"):
+        pid = left.name.split("-")[1]
+        if pid.isdecimal() and not is_running(int(pid)):
+            left.unlink(missing_ok=True)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this machine runs; one that has ended and was not waited for does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except ProcessLookupError:
+        return False
+    except (OSError, IndexError):  # another user's, or a system without /proc
+        return True
+
+
+@contextmanager
+def _explained(path: Path, temporaries: list[Path]) -> Iterator[None]:
+    """Names the file where the system says only that a disk is full or cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        of_another = error.filename is not None and Path(error.filename) not in (path, path.parent, *temporaries)
+        if error.errno is None or of_another or isinstance(error, FileExistsError):
+            raise
+        message = f"{os.strerror(error.errno)}; nothing was replaced, and the same call goes on when that is mended"
+        raise OSError(error.errno, message, str(path)) from error
+
+
+def _replace_all(temporaries: list[Path], paths: list[Path]) -> None:
+    """Gives files their names; where that fails for one, those before it get their former content back."""
+    with ExitStack() as stack:
+        former = [stack.enter_context(_former(path)) for path in paths[:-1]]
+        for number, (temporary, path) in enumerate(zip(temporaries, paths, strict=True)):
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                for changed, backup in zip(paths[:number], former, strict=False):
+                    changed.unlink() if backup is None else os.replace(backup, changed)
+                raise
+
+
+@contextmanager
+def _former(path: Path) -> Iterator[Path | None]:
+    """A second name, or a copy, of a file that is to be replaced; None where none is there."""
+    backup = path.with_name(f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.{path.name}")
+    try:
+        os.link(path, backup, follow_symlinks=False)
+    except FileNotFoundError:
+        yield None
+        return
+    except (OSError, NotImplementedError):
+        shutil.copy2(path, backup, follow_symlinks=False)
+    try:
+        yield backup
+    finally:
+        backup.unlink(missing_ok=True)
+
+
+# ---- Folders ----
+
+
+def own_folder(path: str | Path) -> Path:
+    """A folder whose name this package chose, made where it is missing; a `ValueError` for a link of that name."""
+    path = Path(path)
+    with _explained(path, []):
+        path.mkdir(parents=True, exist_ok=True)
+    refuse_link(path)
+    return path
+
+
+def refuse_link(path: Path) -> None:
+    """Raises a `ValueError` for a link where this package writes under a name of its own."""
+    if path.is_symlink():
+        raise ValueError(
+            f"{path} is a link to {os.readlink(path)}. This name is written to here, and what the link leads to would "
+            "be changed. Remove the link, or name another place."
+        )
+
+
+@contextmanager
+def lock_file(path: str | Path) -> Iterator[str]:
+    """A lock that one process has: "" for the one that has it, else who does; it ends with its process.
+
+    Workers do not inherit it. On a disk without locks a file that is touched every ten seconds takes its place.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_link(path)
+    lock: FileLock | SoftFileLease = FileLock(path, on_acquired=_sign)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            lock = SoftFileLease(path, lease_duration=_LEASE)
+            lock.acquire(timeout=_LOOK)
+    except Timeout:
+        yield _holder(path)
+        return
+    try:
+        yield ""
+    finally:
+        with suppress(OSError):
+            path.unlink()  # who waits for it sees that it is gone, and makes another
+        lock.release()
+
+
+def _sign(number: int) -> None:
+    """Writes into a lock file whose it is."""
+    os.ftruncate(number, 0)
+    os.pwrite(
+        number, f"process {os.getpid()} on {platform.node()}, begun {datetime.now():%Y-%m-%d %H:%M:%S}".encode(), 0
+    )
+
+
+def _holder(path: Path) -> str:
+    """Who has a lock, in words."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return (
+        f"process {facts['pid']} on {facts['host']}" if {"pid", "host"} <= facts.keys() else text or "another process"
+    )
+
+
+@contextmanager
+def sole_writer(target: str | Path, lock: str | Path, patience: float = 0) -> Iterator[None]:
+    """Something that this process alone writes; another one that does so too is waited for `patience` seconds."""
+    end = time.monotonic() + patience
+    while True:
+        with lock_file(lock) as holder:
+            if not holder:
+                yield
+                return
+        if time.monotonic() >= end:
+            break
+        time.sleep(0.1)
+    raise RuntimeError(
+        f"Another process writes {target} ({holder}): of what two write at once one part is lost, or both are mixed. "
+        "Wait for it or end it, or name another place."
+    )
+
+
+@contextmanager
+def complete_folder(path: str | Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of `path` when everything in it is written; the old one stays till then.
+
+    An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
+    """
+    target = Path(path).resolve()
+    with sole_writer(target, target.with_name(f".{target.name}.lock")), _explained(target, []):
+        recover_folder(target)
+        folder = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(4)}")
+        folder.mkdir()
+        try:
+            yield folder
+            take_place(target, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def recover_folder(target: Path) -> None:
+    """Puts an old folder back whose replacement was interrupted, and deletes what dead runs left beside it."""
+    for ending in ("replaced", "unfinished"):
+        for left in [*target.parent.glob(f".{glob.escape(target.name)}.{ending}-*")]:
+            if left.is_symlink():  # nobody here makes links: what it leads to is another's
+                left.unlink()
+                continue
+            if ending == "replaced" and (left / target.name).exists() and not target.exists():
+                os.replace(left / target.name, target)
+            shutil.rmtree(left)
+
+
+def take_place(target: Path, folder: Path) -> None:
+    """Gives a folder the name of another one, which is deleted, or stays if that fails."""
+    if not target.exists():
+        os.replace(folder, target)
+        return
+    old = target.with_name(f".{target.name}.replaced-{secrets.token_hex(4)}")
+    old.mkdir()
+    try:
+        os.replace(target, old / target.name)
+        os.replace(folder, target)
+    except OSError as error:
+        if not target.exists():
+            try:
+                os.replace(old / target.name, target)
+            except OSError:
+                raise OSError(
+                    f"{target} could not be replaced ({error}). The old one is {old / target.name}."
+                ) from error
+        old.rmdir()
+        raise
+    shutil.rmtree(old)
