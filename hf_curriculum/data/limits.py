@@ -17,7 +17,7 @@ MOST_COLUMNS = 25_000
 """Columns of a table, and fields of its rows: `datasets` copies all of them at each step."""
 MOST_TEXT = 4 << 30
 """Bytes of a text file that is read as a whole, into objects that take several times as much."""
-MOST_UNPACKED, MOST_RATIO = 256 << 20, 100
+MOST_UNPACKED, MOST_RATIO = 64 << 20, 100
 """A packed file may unfold to the first, in bytes, or to this many times its own size if that is more."""
 _MOST_COUNTED = 64 << 20  # bytes of a file whose repeated values are counted, for which they are read
 _WIDTHS = {"BOOLEAN": 1 / 8, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
@@ -28,7 +28,7 @@ def validate_unpacked(path: str | Path, packed: int, unpacked: float) -> None:
     """Raises a `ValueError` for a file of `packed` bytes that unfolds to too many."""
     if unpacked > max(MOST_UNPACKED, MOST_RATIO * packed):
         raise ValueError(
-            f"{path} has {packed:,} bytes and unfolds to {unpacked:,.0f} or more, over {MOST_RATIO} times as many: no "
+            f"{packed:,} bytes of {path} unfold to {unpacked:,.0f} or more, over {MOST_RATIO} times as many: no "
             "usual data does, and it could fill the memory. If you trust it, unpack it, or write it again, in row "
             "groups of fewer rows and without compression."
         )
@@ -48,12 +48,13 @@ class BoundedGzip(gzip.GzipFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rb")
-        self._path, self._packed = path, path.stat().st_size
+        self._path = path
 
     def read1(self, size: int = -1) -> bytes:
         """As of any file."""
         content = super().read1(size)
-        validate_unpacked(self._path, self._packed, self.tell())
+        if (unpacked := self.tell()) > MOST_UNPACKED:  # of what was read so far, to end early
+            validate_unpacked(self._path, self.fileobj.tell(), unpacked)
         return content
 
     def read(self, size: int | None = -1) -> bytes:
