@@ -155,7 +155,7 @@ class StudyTable:
         return report._repr_html_()
 
     def to_csv(self) -> str:
-        """One line per metric and arm, numbers in full, an empty cell where there is none; a `'` stands before formulas."""
+        """One line per metric and arm, numbers in full, an empty cell where there is none, no formulas."""
         out = io.StringIO()
         rows = [row.cells() | {column: row.paper.get(column) for column in self.paper_columns} for row in self.rows]
         writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
