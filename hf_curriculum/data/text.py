@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import logging
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -173,8 +176,10 @@ def corpus_names(files: Sequence[Path]) -> list[str]:
     whole = [
         Path(os.path.relpath(file.parent, root), name).as_posix() for file, name in zip(files, names, strict=True)
     ]
-    names = [one if names.count(one) == 1 else longer for one, longer in zip(names, whole, strict=True)]
-    twice = [str(file) for file, name in zip(files, names, strict=True) if names.count(name) > 1]
+    counts = Counter(names)
+    names = [one if counts[one] == 1 else longer for one, longer in zip(names, whole, strict=True)]
+    counts = Counter(names)
+    twice = [str(file) for file, name in zip(files, names, strict=True) if counts[name] > 1]
     if twice:
         raise ValueError(
             f"{twice[0]} and {twice[1]} are called alike, so lines would be read twice, or two sources count as one. "
@@ -198,9 +203,11 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
 
     A `ValueError` names the file and the line where it is no text of that encoding.
     """
-    opened = gzip.open if file.suffix == ".gz" else open
+    from hf_curriculum.data.limits import BoundedGzip  # which imports Parquet's reader
+
+    opened = BoundedGzip if file.suffix == ".gz" else partial(open, mode="rb")
     try:
-        with opened(file, "rb") as start:
+        with opened(file) as start:
             head = start.read(64)
         encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8-sig")
         if encoding == "utf-8-sig" and b"\0" in head:
@@ -208,13 +215,26 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
                 f"{file} is not UTF-8: it holds zero bytes near its beginning, as UTF-16 without a byte-order mark "
                 f"does, or what is no text. UTF-16 is converted by `iconv -f utf-16le -t utf-8 {file.name} > NEW`."
             )
-        with opened(file, "rt", encoding=encoding, newline=newline) as text:
+        with io.TextIOWrapper(opened(file), encoding, newline=newline) as text:
             yield text
     except UnicodeDecodeError as error:
-        with opened(file, "rb") as content:
+        with opened(file) as content:
             raise _undecodable(file, content, encoding) from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{file} is no gzip file, or a truncated one ({error}). Copy it again.") from error
+
+
+def read_text(file: Path, newline: str | None = None) -> str:
+    """All of a text file, see `open_text`; a `ValueError` for one that is too large to become objects."""
+    from hf_curriculum.data.limits import MOST_TEXT
+
+    if (size := file.stat().st_size) > MOST_TEXT:
+        raise ValueError(
+            f"{file} has {size:,} bytes, and a text is read as a whole, into objects that take several times as much: "
+            f"at most {MOST_TEXT:,}. Split it, or write it as Parquet, which is read part by part."
+        )
+    with open_text(file, newline) as text:
+        return text.read()
 
 
 def _undecodable(file: Path, content: Iterable[bytes], encoding: str) -> ValueError:

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, Value
 
+from hf_curriculum.config import redact
 from hf_curriculum.data.readers.outside_files import holds_files, is_elsewhere, named_files
 from hf_curriculum.hub.data_card import DataCard, write_files
-from hf_curriculum.hub.errors import explained, redact, validate_token
+from hf_curriculum.hub.errors import explained, validate_token
 from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
 from hf_curriculum.data.text import open_text
 from hf_curriculum.files import reading
@@ -129,7 +131,7 @@ def _read_source(
         table = _read_file(file, text)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file} cannot be read ({error}). It should be a table with a row per key.") from error
-    if twice := sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(table.column_names).items() if count > 1):
         raise ValueError(f"{file} has the columns {twice} twice, and it is not known which is meant. Rename one.")
     return Dataset(table), {"from": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
 
@@ -180,6 +182,7 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
             convert_options=pyarrow.csv.ConvertOptions(column_types=text),
         )
     if kind == ".parquet":
+        validate_tables([file])
         return pyarrow.parquet.read_table(file.absolute())
     if kind in (".jsonl", ".ndjson"):
         table = pyarrow.json.read_json(file)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from accelerate import PartialState
 
-from hf_curriculum.config import digest
+from hf_curriculum.config import digest, redact
 from hf_curriculum.files import read_json, write_atomically
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.shapes import validate_arguments
@@ -291,11 +291,11 @@ class Study:
             if lost:
                 raise Diverged(_first_lost(result, self._losses), f"{lost[0]} is not a finite number")
         except (Diverged, FloatingPointError) as error:
-            item.status, item.step, item.error = "diverged", getattr(error, "step", None), str(error)
+            item.status, item.step, item.error = "diverged", getattr(error, "step", None), redact(str(error))
         except Exception as error:
             # A run is foreign code, and whatever went wrong in one, the others are still worth making.
             item.status = "crashed"
-            item.error = "".join(traceback.format_exception(error))
+            item.error = redact("".join(traceback.format_exception(error)))
             if state.num_processes > 1:
                 item.write()
                 raise

@@ -23,7 +23,7 @@ from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.evaluation.generate import references
 from hf_curriculum.files import write_atomically
-from hf_curriculum.markdown import plain, titled_tables
+from hf_curriculum.markdown import csv_cell, csv_text, plain, titled_tables
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.compare import TITLES, compare_captions
 from hf_curriculum.tasks.captioning.metrics.cider import CiderD
@@ -272,7 +272,7 @@ class CaptionEvaluation:
         writer.writerow([IMAGE_ID, *([DOMAIN] if domains else []), *values])
         for row, image_id in enumerate(self.image_ids):
             own = ("" if math.isnan(numbers[row]) else numbers[row] for numbers in values.values())
-            writer.writerow([image_id, *([domains[row]] if domains else []), *own])
+            writer.writerow([csv_cell(image_id), *([csv_cell(domains[row])] if domains else []), *own])
         return stream.getvalue()
 
 
@@ -537,12 +537,10 @@ def _read_values(path: str | PathLike[str], name: str) -> dict[str, float]:
             f"`{name}`: take the {PER_IMAGE_FILE} of `evaluate --suite captions` with BLEU."
         )
     for row, number in zip(rows, rows.lines, strict=True):
-        if row[IMAGE_ID] in found:
-            raise ValueError(
-                f"{file} has the image {row[IMAGE_ID]!r} twice, line {number} again. Make the file again."
-            )
+        if (image_id := csv_text(row[IMAGE_ID])) in found:
+            raise ValueError(f"{file} has the image {image_id!r} twice, line {number} again. Make the file again.")
         try:
-            found[row[IMAGE_ID]] = float(row[name])
+            found[image_id] = float(row[name])
         except ValueError as error:
             raise ValueError(
                 f"{file}, line {number}: `{name}` is no number ({error}). Make the file again."

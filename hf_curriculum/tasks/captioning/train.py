@@ -22,7 +22,6 @@ from hf_curriculum.cli.common import (
     complete_column,
     complete_curriculum,
     disk_is_full,
-    fail,
     free_bytes,
     in_split,
     load_complete,
@@ -307,7 +306,7 @@ def _told_how_to_go_on(output: Path) -> Iterator[None]:
     except Exception as error:  # `safetensors` and PyTorch have errors of their own for a full disk
         if not disk_is_full(error, output):
             raise
-        fail(OSError(_full(output)))
+        raise OSError(_full(output)) from error
 
 
 def _to_caption(output: Path, data: Dataset, features: Path | None) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.files import write_atomically
-from hf_curriculum.markdown import titled_tables
+from hf_curriculum.markdown import csv_cell, csv_text, titled_tables
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.retrieval.compare import TITLES, compare_retrieval
 from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, Similarities
@@ -158,9 +158,9 @@ class RetrievalEvaluation:
         writer = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL)
         writer.writerow(_COLUMNS)
         for caption, row, rank in zip(self.captions, own.image_of_text.tolist(), own.image.tolist(), strict=True):
-            writer.writerow(["text", self.image_ids[row], caption, rank])
+            writer.writerow(["text", csv_cell(self.image_ids[row]), csv_cell(caption), rank])
         for image_id, rank in zip(self.image_ids, own.text.tolist(), strict=True):
-            writer.writerow(["image", image_id, "", rank])
+            writer.writerow(["image", csv_cell(image_id), "", rank])
         return stream.getvalue()
 
 
@@ -372,7 +372,7 @@ def _read(path: str | PathLike[str]) -> tuple[list[tuple[str, ...]], RetrievalRa
             f"{file} has {len(entries)} rows of the columns {entries.header}, and ranks have {list(_COLUMNS)}. Name "
             "another file."
         )
-    kinds, ids = [entry["query"] for entry in entries], [entry[IMAGE_ID] for entry in entries]
+    kinds, ids = [entry["query"] for entry in entries], [csv_text(entry[IMAGE_ID]) for entry in entries]
     texts = kinds.count("text")
     images = {image_id: row for row, image_id in enumerate(ids[texts:])}
     try:
@@ -385,7 +385,7 @@ def _read(path: str | PathLike[str]) -> tuple[list[tuple[str, ...]], RetrievalRa
             f"{file} cannot be read as ranks: it is to have queries of the kind 'text', then one of the kind 'image' "
             "for each image, and ranks from 1 on. Evaluate the model again."
         )
-    queries = [(entry["query"], entry[IMAGE_ID], entry[CAPTION]) for entry in entries]
+    queries = list(zip(kinds, ids, [csv_text(entry[CAPTION]) for entry in entries], strict=True))
     return queries, RetrievalRanks(ranks[:texts], ranks[texts:], rows)
 
 
