@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from filelock import FileLock, SoftFileLease, Timeout
 
@@ -33,6 +33,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LEASE = 30.0  # seconds after which a silent process loses a lock, on a disk that has none of its own
 _LOOK = 35.0  # seconds that such a lock is looked at: a dead owner on another machine looks alive for a lease
 _SEAL = "seal"
+_DIGEST_BYTES = 16
 
 
 # ---- Reading back ----
@@ -112,6 +113,33 @@ def validate_digest(path: str | Path, recorded: str, remedy: str) -> None:
         )
 
 
+def is_intact(path: str | Path) -> bool:
+    """Whether a file is there and ends in the digest that `append_digest` gave it."""
+    try:
+        with open(path, "rb") as stream:
+            digest, tail = _stream_digest(stream, os.fstat(stream.fileno()).st_size - _DIGEST_BYTES), stream.read()
+    except FileNotFoundError:
+        return False
+    return tail == digest
+
+
+def validate_intact(path: Path, remedy: str = "Start again: it is written anew from its parts.") -> None:
+    """Raises a `DamagedFileError` for a file that does not end in the digest that `append_digest` gave it."""
+    if not is_intact(path):
+        raise DamagedFileError(f"{path} holds something else than was written: it was damaged or replaced. {remedy}")
+
+
+def _stream_digest(stream: BinaryIO, length: int) -> bytes:
+    """XXH3 (128 bits) of so many bytes that follow in a file."""
+    from xxhash import xxh3_128
+
+    state = xxh3_128()
+    while length > 0 and (block := stream.read(min(length, 1 << 20))):
+        state.update(block)
+        length -= len(block)
+    return state.digest()
+
+
 def special_file(path: str | Path) -> str | None:
     """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end."""
     try:
@@ -143,7 +171,7 @@ def new_files(*targets: str | Path) -> Iterator[list[Path]]:
         for path in paths:
             remove_dead(path)
         temporaries = [stack.enter_context(_temporary(path)) for path in paths]
-        with _explained(paths[-1], temporaries):
+        with explained(paths[-1], temporaries):
             yield temporaries
             for temporary in temporaries:
                 with temporary.open("rb+") as stream:
@@ -161,7 +189,7 @@ def new_file(target: str | Path) -> Iterator[Path]:
 def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
     """Writes a file completely or not at all, also when it is killed or several processes write the same file."""
     path = Path(path)
-    with _temporary(path) as temporary, _explained(path, [temporary]):
+    with _temporary(path) as temporary, explained(path, [temporary]):
         with temporary.open("wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
@@ -196,10 +224,30 @@ def write_sealed(path: str | Path, facts: Mapping[str, Any], *, keep_existing: b
     write_atomically(path, text + "\n", keep_existing=keep_existing)
 
 
+def append_digest(path: Path) -> None:
+    """Ends a file with a digest of it, which readers of formats that know their end (.npy, Arrow streams) pass over.
+
+    For files of caches, which `is_intact` compares before they are read: those that are damaged are made again.
+    """
+    with path.open("rb+") as stream:
+        stream.write(_stream_digest(stream, os.fstat(stream.fileno()).st_size))
+
+
+def growing_file(path: Path) -> BinaryIO:
+    """A file to which several calls add, opened for reading and writing and made where it is missing.
+
+    Who adds to it records how much of it counts, with a digest, in a sealed file.
+    """
+    refuse_link(path)
+    if special_file(path):
+        raise ValueError(f"{path} is a {special_file(path)}, and a file is written under this name. Remove it.")
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
+
+
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """A new empty file beside another one, of which the name tells who writes it; it is deleted in the end."""
-    with _explained(path, []):
+    with explained(path, []):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.{path.name}")
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # permissions as the umask says
@@ -235,7 +283,7 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def _explained(path: Path, temporaries: list[Path]) -> Iterator[None]:
+def explained(path: Path, temporaries: list[Path]) -> Iterator[None]:
     """Names the file where the system says only that a disk is full or cannot be written."""
     try:
         yield
@@ -283,7 +331,7 @@ def _former(path: Path) -> Iterator[Path | None]:
 def own_folder(path: str | Path) -> Path:
     """A folder whose name this package chose, made where it is missing; a `ValueError` for a link of that name."""
     path = Path(path)
-    with _explained(path, []):
+    with explained(path, []):
         path.mkdir(parents=True, exist_ok=True)
     refuse_link(path)
     return path
@@ -372,7 +420,7 @@ def complete_folder(path: str | Path) -> Iterator[Path]:
     An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
     """
     target = Path(path).resolve()
-    with sole_writer(target, target.with_name(f".{target.name}.lock")), _explained(target, []):
+    with sole_writer(target, target.with_name(f".{target.name}.lock")), explained(target, []):
         recover_folder(target)
         folder = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(4)}")
         folder.mkdir()

@@ -17,6 +17,7 @@ from hf_curriculum import BucketedStream, Phases, SelfPaced, load_scored, make_p
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import FACTS, RegionStore, read_facts
+from hf_curriculum.files import write_sealed
 from hf_curriculum.parts import PartFolder
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
@@ -34,8 +35,7 @@ def readers(folder):
     save_scored(data, folder / "set")
     save_bucketed(data, folder / "buckets", 2, score_column="score")
     PartFolder(folder / "parts", {"scorer": "x"}, rows=2, step=1)
-    keys = ("format", "complete", "images", "dims", "dtype", "standardise", "made_by", "sources", "arrays", "classes")
-    (folder / FACTS).write_text(json.dumps({**dict.fromkeys(keys), "format": 1}))
+    write_sealed(folder / FACTS, {"format": 1})
     (folder / RESULT_FILE).write_text(json.dumps(dict.fromkeys(("key", "status", "result", "step", "error"))))
     return {
         folder / "set" / "scores.json": lambda: load_scored(folder / "set"),
@@ -59,7 +59,7 @@ def test_json_files_cut_off_or_of_another_kind(tmp_path):
 
 def test_keys_that_a_json_file_lacks(tmp_path):
     found = readers(tmp_path)
-    for name, key in (("scores.json", "splits"), ("buckets.json", "buckets"), (FACTS, "arrays"), (RESULT_FILE, "key")):
+    for name, key in (("scores.json", "splits"), ("buckets.json", "buckets"), (FACTS, "seal"), (RESULT_FILE, "key")):
         file = next(file for file in found if file.name == name)
         content = json.loads(file.read_text())
         del content[key]
@@ -98,19 +98,22 @@ def make_store(folder):
 
 def test_a_store_that_holds_something_else_than_was_written_is_told(tmp_path):
     make_store(tmp_path).verify()
-    for name, change, told in (
-        ("features", lambda values: values + 1, "a file of features or of what is beside them"),
-        ("ids", lambda values: values ^ 1, "a file of features or of what is beside them"),
-        ("standardise", lambda values: values + 1, r"standardise\.npy"),
-        ("rows", lambda values: values[::-1], r"keys\.npy or rows\.npy"),
-        ("rows", lambda values: values + 1, r"rows\.npy"),
-        ("keys", lambda values: values[::-1], r"keys\.npy"),
-        ("offsets", lambda values: values + 1, r"offsets\.npy"),
+    for name, change in (
+        ("features", lambda values: values + 1),
+        ("boxes", lambda values: values + 1),
+        ("ids", lambda values: values ^ 1),
+        ("sizes", lambda values: values + 1),
+        ("flags", lambda values: values ^ 1),
+        ("digests", lambda values: values + 1),
+        ("standardise", lambda values: values + 1),
+        ("rows", lambda values: values[::-1]),
+        ("keys", lambda values: values[::-1]),
+        ("offsets", lambda values: values + 1),
     ):
         file = tmp_path / "store" / f"{name}.npy"
         whole = file.read_bytes()
         np.save(file, change(np.load(file)))
-        with pytest.raises(ValueError, match=rf"{told} holds something else than was written"):
+        with pytest.raises(ValueError, match=rf"{name}\.npy holds something else than was written"):
             RegionStore(tmp_path / "store").verify()
         file.write_bytes(whole)
 
@@ -198,10 +201,6 @@ def kinds(folder):
         return [(name, {key: np.asarray(value).tolist() for key, value in vars(opened[name]).items()})
                 for name in sorted(opened)]  # fmt: skip
 
-    def stored(store):
-        store.verify()
-        return regions(store)
-
     return {
         "set": lambda: load_scored(folder / "set").to_dict(),
         "parquet": lambda: streamed("parquet"),
@@ -209,7 +208,7 @@ def kinds(folder):
         "sources": lambda: regions(open_regions(folder / "sources")),
         "h5": lambda: regions(open_regions(folder / "h5" / "x.h5")),
         "tsv": lambda: regions(open_regions(folder / "tsv" / "x.tsv")),
-        "store": lambda: stored(RegionStore(folder / "store")),
+        "store": lambda: regions(RegionStore(folder / "store")),
         "parts": lambda: PartFolder(folder / "parts", {"scorer": "x"}, rows=40, step=20).read_all(1).to_pydict(),
         "checkpoint": checkpoint,
     }

@@ -22,6 +22,7 @@ from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
+from hf_curriculum.files import append_digest, is_intact, new_file
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -272,22 +273,18 @@ def read_lines(file: Path, size: int) -> Iterator[list[str]]:
 def cached_arrow(
     facts: Iterable[object], batches: Callable[[], Iterator[pa.RecordBatch]], schema: pa.Schema
 ) -> Dataset:
-    """The data set of these batches, memory-mapped; it is written unless the file of these `facts` is there."""
+    """The data set of these batches, memory-mapped; written unless the file of these `facts` is there and intact."""
     name = f"{digest(repr(list(facts)), size=12)}.arrow"
     file = Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "text", name)
-    if not file.is_file():
+    if not is_intact(file):
         write_arrow(file, batches(), schema)
     return Dataset.from_file(str(file))
 
 
 def write_arrow(file: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-    """Writes a temporary file and renames it, so that several processes may write the same file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
+    """Writes a file for `is_intact`, completely or not at all; several processes may write the same one."""
+    with new_file(file) as temporary:
         with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+        append_digest(temporary)
