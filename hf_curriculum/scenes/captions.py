@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from hf_curriculum.files import write_atomically
 from hf_curriculum.scenes.random import WORDING, KeyedRandom
 from hf_curriculum.scenes.scene import Scene, Thing, lay_out
 from hf_curriculum.scenes.vocabulary import Token, article, number_word, plural

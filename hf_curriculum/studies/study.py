@@ -95,9 +95,9 @@ class StudyRun:
         facts = read_sealed(file, _REMEDY, ("key", "arm", "seed", "status", "result", "step", "error"))
         if (facts["arm"], facts["seed"]) != (self.arm, self.seed):
             raise DamagedFileError(
-                f"{file} is the result of the arm {facts['arm']!r} with seed {facts['seed']}, and its folder is that of "
-                f"{self.arm!r} with seed {self.seed}: results were exchanged or copied. Put it back where it belongs. "
-                f"{_REMEDY}"
+                f"{file} is the result of the arm {facts['arm']!r} with seed {facts['seed']}, and its folder is that "
+                f"of {self.arm!r} with seed {self.seed}: results were exchanged or copied. Put it back where it "
+                f"belongs. {_REMEDY}"
             )
         return facts
 

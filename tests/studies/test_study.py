@@ -134,7 +134,7 @@ class TestRunning:
         whole = file.read_text()
         for damaged in (whole.replace("10.0", "90.0"), whole.replace("finished", "diverged"), whole[:-9], "{}"):
             file.write_text(damaged)
-            with pytest.raises(DamagedFileError, match=r"control-seed0/result\.json (was|is) damaged.*run is then made"):
+            with pytest.raises(DamagedFileError, match=r"control-seed0/result\.json (was|is) damaged.*Delete it"):
                 Study(Function(), ARMS, [0], tmp_path)
         file.unlink()
         assert study(tmp_path, Function(), seeds=[0]).runs[0].result == {"eval_loss": 10.0}
@@ -152,7 +152,9 @@ class TestRunning:
     def test_the_result_of_an_arm_with_equal_settings_is_another_result(self, tmp_path):
         study(tmp_path, Function(), arms={"a": {"rate": 1.0}, "b": {"rate": 1.0}}, seeds=[0])
         shutil.copy(tmp_path / "a-seed0" / "result.json", tmp_path / "b-seed0" / "result.json")
-        with pytest.raises(DamagedFileError, match="is the result of the arm 'a' with seed 0, and its folder is that of"):
+        with pytest.raises(
+            DamagedFileError, match="the result of the arm 'a' with seed 0, and its folder is that of 'b'"
+        ):
             Study(Function(), {"b": {"rate": 1.0}}, [0], tmp_path)
 
     def test_the_result_of_other_settings_of_an_arm_is_another_result(self, tmp_path):

@@ -19,8 +19,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from hf_curriculum.evaluation.generate import keep_random_states
-from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.files import own_folder, refuse_link
+from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.tasks.babylm.files import existing_folder, read_jsonl
 from hf_curriculum.tasks.babylm.run import Run, TaskResult, read_kept, unweighted_means, write_kept
 from hf_curriculum.tasks.babylm.scorer import prefix_token_id

@@ -264,9 +264,7 @@ class CaptionEvaluation:
             PER_IMAGE_FILE: self._per_image_csv(),
             "results.md": self._markdown(for_terminals=False),
         }
-        write_together(
-            folder, contents, RESULTS_FILE, without_nan({"about": dict(about or {}), **self.to_dict()})
-        )
+        write_together(folder, contents, RESULTS_FILE, without_nan({"about": dict(about or {}), **self.to_dict()}))
 
     def _per_image_csv(self) -> str:
         values = {name: numbers.tolist() for name, numbers in self.per_image.items()}

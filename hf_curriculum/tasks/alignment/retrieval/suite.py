@@ -147,9 +147,7 @@ class RetrievalEvaluation:
             about: what else `results.json` says: the model, the data, the settings.
         """
         contents = {RANKS_FILE: self._ranks_csv(), "results.md": self._markdown(for_terminals=False)}
-        write_together(
-            folder, contents, _RESULTS_FILE, without_nan({"about": dict(about or {}), **self.to_dict()})
-        )
+        write_together(folder, contents, _RESULTS_FILE, without_nan({"about": dict(about or {}), **self.to_dict()}))
 
     def _ranks_csv(self) -> str:
         own, stream = self.ranks[self.name], io.StringIO()
