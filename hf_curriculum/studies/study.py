@@ -16,7 +16,7 @@ from typing import Any, Literal
 from accelerate import PartialState
 
 from hf_curriculum.config import digest
-from hf_curriculum.files import DamagedFileError, own_folder, read_sealed, write_sealed
+from hf_curriculum.files import DamagedFileError, own_folder, read_sealed, verify_together, write_sealed
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.training.callbacks import LOSSES, Diverged
@@ -201,7 +201,7 @@ class Study:
 
     def _folder(self, item: StudyRun) -> Path:
         """`ARM-seedN`; with the run's key added where the name cannot be spelt or belongs to other settings."""
-        spelt = re.sub(r"[^\w.=+-]+", "_", item.arm).strip("_.")[:80]
+        spelt = _spelt(item.arm)
         named = self.output_dir / f"{spelt}-seed{item.seed}"
         facts = item.facts_in(named)
         foreign = facts["key"] != item.key if facts is not None else named.exists()
@@ -340,6 +340,35 @@ class Study:
         if counts["crashed"]:
             lines.append("Start the study again to try those that crashed once more.")
         return "\n".join(lines)
+
+
+def verify_study(folder: str | Path) -> int:
+    """Compares every result and table in a study's folder with what was recorded of it.
+
+    Returns:
+        how many results there are.
+
+    Raises:
+        FileNotFoundError: a file of the tables is missing.
+        DamagedFileError: a file was changed, or is the result of another run than its folder's.
+    """
+    results = sorted(Path(folder).glob(f"*/{RESULT_FILE}"))
+    for file in results:
+        facts = read_sealed(file, _REMEDY, ("arm", "seed", "key"))
+        name = f"{_spelt(facts['arm'])}-seed{facts['seed']}"
+        if file.parent.name not in (name, f"{name}-{facts['key']}"):
+            raise DamagedFileError(
+                f"{file} is the result of the arm {facts['arm']!r} with seed {facts['seed']}: results were exchanged "
+                f"or copied. Put it back where it belongs. {_REMEDY}"
+            )
+    if (tables := Path(folder, "study.json")).is_file():
+        verify_together(tables, "Write the study's tables again.")
+    return len(results)
+
+
+def _spelt(arm: str) -> str:
+    """An arm's name as that of a folder has it."""
+    return re.sub(r"[^\w.=+-]+", "_", arm).strip("_.")[:80]
 
 
 def _raised(error: str | None) -> str:

@@ -37,6 +37,7 @@ from hf_curriculum.cli.common import (
     typed_again,
 )
 from hf_curriculum.columns import CAPTION, MESSAGES
+from hf_curriculum.files import own_folder, refuse_link, write_together
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -461,6 +462,7 @@ def _train(trainer: CaptioningTrainer, show_plan: bool) -> Mapping[str, Any] | N
     resume = trainer.args.resume_from_checkpoint
     with redirect_stdout(sys.stderr):  # `Trainer` prints its log there
         trainer.train(resume_from_checkpoint=True if resume in ("last", "True", "true") else resume)
+        refuse_link(Path(output, "model"))
         trainer.save_model(f"{output}/model", _internal_call=True)
         if trainer.args.push_to_hub:
             trainer.args.output_dir = f"{output}/model"  # without checkpoints
@@ -487,7 +489,6 @@ def _write_captions(trainer: CaptioningTrainer, folder: Path, most: int = 10) ->
     from hf_curriculum.columns import IMAGE, IMAGE_ID
     from hf_curriculum.data.grouping import one_row_per_image
     from hf_curriculum.evaluation.generate import generate_captions, references
-    from hf_curriculum.files import own_folder, write_together
     from hf_curriculum.reporting.inspection import images_of
     from hf_curriculum.training.report import HELD_OUT_MANIFEST
 
