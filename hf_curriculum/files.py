@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LEASE = 30.0  # seconds after which a silent process loses a lock, on a disk that has none of its own
 _LOOK = 35.0  # seconds that such a lock is looked at: a dead owner on another machine looks alive for a lease
-_SEAL = "seal"
+SEAL = "seal"
 _DIGEST_BYTES = 16
 
 
@@ -69,8 +69,8 @@ def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
 
 def read_sealed(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> dict[str, Any]:
     """What `write_sealed` wrote; a `DamagedFileError` where it was damaged or changed since."""
-    facts = read_json(path, remedy, [_SEAL, *needs])
-    if facts.pop(_SEAL) != _seal(facts):
+    facts = read_json(path, remedy, [SEAL, *needs])
+    if facts.pop(SEAL) != _seal(facts):
         raise DamagedFileError(f"{path} was damaged, or changed after it was written. {remedy}")
     return facts
 
@@ -210,7 +210,7 @@ def append_text(path: str | Path, text: str) -> None:
     """Adds to a file whose name this package chose; a `ValueError` for a link of that name."""
     path = Path(path)
     refuse_link(path)
-    with _explained(path, []):
+    with explained(path, []):
         path.parent.mkdir(parents=True, exist_ok=True)
         number = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)
         with os.fdopen(number, "wb") as stream:
@@ -219,7 +219,7 @@ def append_text(path: str | Path, text: str) -> None:
 
 def write_sealed(path: str | Path, facts: Mapping[str, Any], *, keep_existing: bool = False) -> None:
     """Writes facts as JSON with a digest of them, atomically; `read_sealed` refuses what was changed since."""
-    sealed = {**facts, _SEAL: _seal(json.loads(json.dumps(facts)))}
+    sealed = {**facts, SEAL: _seal(json.loads(json.dumps(facts)))}
     text = json.dumps(sealed, indent=1, ensure_ascii=False)
     write_atomically(path, text + "\n", keep_existing=keep_existing)
 
@@ -242,6 +242,57 @@ def growing_file(path: Path) -> BinaryIO:
     if special_file(path):
         raise ValueError(f"{path} is a {special_file(path)}, and a file is written under this name. Remove it.")
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
+
+
+def write_together(
+    folder: str | Path, contents: Mapping[str, str | bytes], manifest: str = "", facts: Mapping[str, Any] | None = None
+) -> None:
+    """Writes files that belong together into a folder that the user names: all of them, or none.
+
+    Args:
+        folder: made if it is not there.
+        contents: what each file holds, by name, or by path below the folder.
+        manifest: the name of a sealed JSON file, which takes its place last and holds the digests of the others.
+        facts: what else it says.
+    """
+    folder = Path(folder).resolve()
+    paths = [folder / name for name in (*contents, *([manifest] if manifest else []))]
+    for parent in {path.parent for path in paths if path.parent != folder}:
+        own_folder(parent)
+    with new_files(*paths) as temporaries:
+        for temporary, content in zip(temporaries, contents.values(), strict=False):
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        if manifest:
+            digests = {name: file_digest(file) for name, file in zip(contents, temporaries, strict=False)}
+            write_sealed(temporaries[-1], {**(facts or {}), "files": digests})
+
+
+def verify_together(manifest: str | Path, remedy: str) -> dict[str, Any]:
+    """What a manifest of `write_together` says; all files that it names are compared with their digests.
+
+    Raises:
+        FileNotFoundError: one of them is missing.
+        DamagedFileError: one of them was changed since.
+    """
+    facts = read_sealed(manifest, remedy, ["files"])
+    for name, recorded in facts["files"].items():
+        validate_digest(Path(manifest).parent / name, recorded, remedy)
+    return facts
+
+
+def validate_beside(file: str | Path, manifest: str, remedy: str) -> None:
+    """Compares a file with its digest in the manifest that lies beside it; one without a manifest of ours is free.
+
+    Raises:
+        DamagedFileError: the file, or the manifest, was changed since.
+    """
+    about = Path(file).with_name(manifest)
+    try:
+        sealed = SEAL in read_json(about, remedy)
+    except (ValueError, OSError):
+        sealed = False  # another program's, or none
+    if sealed and (recorded := read_sealed(about, remedy, ["files"])["files"].get(Path(file).name)):
+        validate_digest(file, recorded, remedy)
 
 
 @contextmanager
@@ -268,7 +319,10 @@ def remove_dead(path: Path) -> None:
     for left in folder.glob(f"{_writer()}*-*.{name}"):
         pid = left.name.split("-")[1]
         if pid.isdecimal() and not is_running(int(pid)):
-            left.unlink(missing_ok=True)
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def is_running(pid: int) -> bool:
@@ -326,6 +380,40 @@ def _former(path: Path) -> Iterator[Path | None]:
 
 
 # ---- Folders ----
+
+
+@contextmanager
+def staged_folder(folder: str | Path) -> Iterator[Path]:
+    """A temporary folder for a library that writes many files, which then take their places in a folder of the user.
+
+    What else lies there stays.
+
+    Args:
+        folder: made if it is not there.
+
+    Raises:
+        ValueError: a sub-folder of that name is a link.
+        OSError: one cannot be written; those that were there are as they were.
+    """
+    target = Path(folder).resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    remove_dead(target)
+    staging = target / f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.staged"
+    staging.mkdir()
+    try:
+        with explained(target, []):
+            yield staging
+            files = [path for path in staging.rglob("*") if path.is_file()]
+            files.sort(key=lambda path: (-len(path.parts), path))  # what lies in sub-folders first
+            paths = [target / path.relative_to(staging) for path in files]
+            for parent in sorted({path.parent for path in paths if path.parent != target}):
+                own_folder(parent)
+            for path in files:
+                with path.open("rb+") as stream:
+                    os.fsync(stream.fileno())
+            _replace_all(files, paths)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def own_folder(path: str | Path) -> Path:

@@ -67,8 +67,8 @@ def verify(path: str | Path) -> list[Verified]:
             verified.append(Verified(kind, place, f"{error}"))
     if not verified:
         raise ValueError(
-            f"{root} holds nothing that this package wrote with a record of its content, so nothing was compared. Name "
-            "a folder of scores, buckets, features, a run, or an exported order."
+            f"{root} holds nothing that this package wrote with a record of its content, so nothing was compared. "
+            "Name a folder of scores, buckets, features, a run, or an exported order."
         )
     return verified
 

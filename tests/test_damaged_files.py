@@ -22,7 +22,7 @@ from hf_curriculum.parts import PartFolder
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.streaming.index import BucketIndex, verify_bucketed
-from hf_curriculum.studies.study import RESULT_FILE, _read
+from hf_curriculum.studies.study import RESULT_FILE, StudyRun
 from hf_curriculum.training.checkpoints import read_curriculum, read_training_losses, resume_plan, write_curriculum
 
 OURS = str(Path(hf_curriculum.__file__).parent)
@@ -36,13 +36,14 @@ def readers(folder):
     save_bucketed(data, folder / "buckets", 2, score_column="score")
     PartFolder(folder / "parts", {"scorer": "x"}, rows=2, step=1)
     write_sealed(folder / FACTS, {"format": 1})
-    (folder / RESULT_FILE).write_text(json.dumps(dict.fromkeys(("key", "status", "result", "step", "error"))))
+    run = StudyRun("a", 0, {}, "key", folder)
+    run.write()
     return {
         folder / "set" / "scores.json": lambda: load_scored(folder / "set"),
         folder / "buckets" / "buckets.json": lambda: BucketIndex.read(folder / "buckets"),
         folder / "parts" / "run.json": lambda: PartFolder(folder / "parts", {"scorer": "x"}, rows=2, step=1),
         folder / FACTS: lambda: read_facts(folder),
-        folder / RESULT_FILE: lambda: _read(folder),
+        folder / RESULT_FILE: run.read,
     }
 
 

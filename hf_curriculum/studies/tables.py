@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_curriculum.files import write_together
 from hf_curriculum.markdown import csv_cell, table
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
@@ -188,20 +188,22 @@ class StudyTable:
         )
 
     def write(self, folder: str | Path) -> dict[str, Path]:
-        """Writes `study.md`, `study.csv`, `study.json`, and `study_METRIC.png`, light and `_dark`, for each metric."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        texts = {"md": self._markdown(for_terminals=False), "csv": self.to_csv()}
-        texts["json"] = json.dumps(self.to_dict(), indent=1) + "\n"
-        files = {}
-        for ending, text in texts.items():
-            files[ending] = folder / f"study.{ending}"
-            files[ending].write_text(text, encoding="utf-8")
+        """Writes `study.md`, `study.csv`, `study_METRIC.png`, light and `_dark`, for each metric, and `study.json`.
+
+        All are replaced or none; `study.json` holds the digests of the others.
+        """
+        names = {"md": "study.md", "csv": "study.csv"}
+        contents: dict[str, str | bytes] = {
+            names["md"]: self._markdown(for_terminals=False),
+            names["csv"]: self.to_csv(),
+        }
         for metric in self.drawable():
             for theme, suffix in ((LIGHT, ""), (DARK, "_dark")):
-                files[f"{metric}{suffix}"] = folder / f"{_file_name(metric)}{suffix}.png"
-                files[f"{metric}{suffix}"].write_bytes(to_png(self.figure(metric, theme=theme)))
-        return files
+                name = names[f"{metric}{suffix}"] = f"{_file_name(metric)}{suffix}.png"
+                contents[name] = to_png(self.figure(metric, theme=theme))
+        names["json"] = "study.json"
+        write_together(folder, contents, names["json"], self.to_dict())
+        return {name: Path(folder, file) for name, file in names.items()}
 
     def drawable(self) -> list[str]:
         """The metrics that some run has, without costs."""

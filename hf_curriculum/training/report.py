@@ -11,7 +11,7 @@ from datasets import Dataset, Image
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.files import reading
+from hf_curriculum.files import reading, verify_together
 from hf_curriculum.reporting.chosen import add_chosen, find_chosen
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import (
@@ -30,6 +30,9 @@ from hf_curriculum.training.checkpoints import (
     read_losses,
     read_state,
 )
+
+HELD_OUT_MANIFEST = "manifest.json"
+"""Digests of the images and captions in `held_out`."""
 
 
 def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
@@ -105,6 +108,8 @@ def add_held_out(report: Report, folder: Path, name: str) -> None:
     written = folder / "captions.json"
     if not written.is_file():
         return
+    if (folder / HELD_OUT_MANIFEST).is_file():
+        verify_together(folder / HELD_OUT_MANIFEST, "Delete the folder, or train again.")
     with reading(written, "Delete it, or train again."):
         entries = parse_json(written.read_text(encoding="utf-8"))
         paths = [str(folder / entry["file"]) for entry in entries]

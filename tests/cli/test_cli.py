@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -61,6 +62,25 @@ def test_a_plan_is_drawn_and_one_that_decides_says_what_is_certain(photos, tmp_p
     text = typed("plan", tmp_path / "scored", "baby_steps", "--epochs", "12", "--batch-size", "4", "--figure", figure)
     assert "forced in at the latest: bucket 2 after step" in text
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a", b"\x89PNG")])
+def test_the_figure_of_a_plan_is_drawn_whole_or_not_at_all(name, kind, photos, tmp_path, monkeypatch):
+    typed("score", photos, tmp_path / "scored")
+    words = ("plan", tmp_path / "scored", "phases", "--batch-size", "4", "--figure", tmp_path / "out" / name)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "scratch")
+    typed(*words)
+    content = (tmp_path / "scratch" / name).read_bytes()
+    assert content.startswith(kind)
+
+    def full(figure, file, **options):
+        file.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    assert name in fails(*words)
+    assert [(file.name, file.read_bytes()) for file in (tmp_path / "scratch").iterdir()] == [(name, content)]
 
 
 def test_the_order_of_a_plan_is_exported(photos, tmp_path):

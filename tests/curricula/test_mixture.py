@@ -283,7 +283,7 @@ def test_the_exposure_of_a_round_is_without_what_earlier_rounds_drew(then_left_o
         drawn = [np.bincount(plan.rows(*starts[number : number + 2]), minlength=len(DATA)) for plan in plans]
         said, shown = stage.expected_draws(each), np.array(drawn)[:, order]
         assert said.sum() == pytest.approx(stage.num_draws)
-        source = np.searchsorted(np.cumsum([(SOURCES == name).sum() for name in WEIGHTS]), each, side="right")
+        source = np.searchsorted(np.cumsum([(name == SOURCES).sum() for name in WEIGHTS]), each, side="right")
         for part in range(3):  # the draws of a source are exact in every round
             assert shown[:, source == part].sum(axis=1) == pytest.approx(said[source == part].sum(), abs=1)
         before, seen = (seen == 0).mean(axis=0), seen + shown
