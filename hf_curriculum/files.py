@@ -77,7 +77,7 @@ def _seal(facts: Mapping[str, Any]) -> str:
     """A digest of what JSON holds, however it is laid out."""
     from xxhash import xxh3_64_hexdigest
 
-    return xxh3_64_hexdigest(json.dumps(facts, sort_keys=True))
+    return xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
 
 
 def read_array(path: str | Path, remedy: str, **options: Any) -> np.ndarray:

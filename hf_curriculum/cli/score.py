@@ -192,23 +192,25 @@ def score_command(
     aim, read = _aim(output, side_file), {"part": part, "turns": turns, "model": model}
     scorers = _scorers_from(scorer, read, fit_on)
     folder, (rank, world_size) = parts or aim.with_name(f"{aim.name}.parts"), launched(rank, ranks)
-    if not overwrite and (output / "scores.json" if output else aim).exists():
-        if rank > 0:
+    place = aim.resolve()
+    with nullcontext() if rank else sole_writer(place, place.with_name(f".{place.name}.score.lock")):
+        if not overwrite and (output / FILE_NAME if output else aim).exists():
+            if rank > 0:
+                return
+            raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+        reading = {name: ctx.params[name] for name in _READING} | {"columns": column_mapping(column)}
+        data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
+        _show_rows(data, rank)
+        scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
+        if output is not None:
+            validate_splits(data, output)
+        options = {**{name: ctx.params[name] for name in _SCORING}, "rank": rank, "world_size": world_size}
+        if (scored := _score(data, scorers, folder, options)) is None:
+            note(f"process {rank} of {world_size}: its share is done")
             return
-        raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-    reading = {name: ctx.params[name] for name in _READING} | {"columns": column_mapping(column)}
-    data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
-    _show_rows(data, rank)
-    scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
-    if output is not None:
-        validate_splits(data, output)
-    options = {**{name: ctx.params[name] for name in _SCORING}, "rank": rank, "world_size": world_size}
-    if (scored := _score(data, scorers, folder, options)) is None:
-        note(f"process {rank} of {world_size}: its share is done")
-        return
-    _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
-    if parts is None:
-        shutil.rmtree(folder)
+        _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
+        if parts is None:
+            shutil.rmtree(folder)
 
 
 _READING = ("images", "check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows", "ignore")
