@@ -191,26 +191,22 @@ def score_command(
         return
     aim, read = _aim(output, side_file), {"part": part, "turns": turns, "model": model}
     scorers = _scorers_from(scorer, read, fit_on)
-    folder, (rank, world_size) = parts or aim.with_name(f"{aim.name}.parts"), launched(rank, ranks)
-    place = aim.resolve()
-    with nullcontext() if rank else sole_writer(place, place.with_name(f".{place.name}.score.lock")):
-        if not overwrite and (output / FILE_NAME if output else aim).exists():
-            if rank > 0:
-                return
-            raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
-        reading = {name: ctx.params[name] for name in _READING} | {"columns": column_mapping(column)}
-        data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
-        _show_rows(data, rank)
-        scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
-        if output is not None:
-            validate_splits(data, output)
-        options = {**{name: ctx.params[name] for name in _SCORING}, "rank": rank, "world_size": world_size}
-        if (scored := _score(data, scorers, folder, options)) is None:
-            note(f"process {rank} of {world_size}: its share is done")
-            return
-        _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
-        if parts is None:
-            shutil.rmtree(folder)
+    folder, (rank, world_size) = parts or _parts_beside(aim), launched(rank, ranks)
+    if not _may_begin(ctx, aim, rank):
+        return
+    reading = {name: ctx.params[name] for name in _READING} | {"columns": column_mapping(column)}
+    data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
+    _show_rows(data, rank)
+    scorers = _scorers_from(scorer, {**read, **instead}) if instead else scorers
+    if output is not None:
+        validate_splits(data, output)
+    options = {**{name: ctx.params[name] for name in _SCORING}, "rank": rank, "world_size": world_size}
+    if (scored := _score(data, scorers, folder, options)) is None:
+        note(f"process {rank} of {world_size}: its share is done")
+        return
+    _save_and_print(scored, [name for made in scorers for name in made.outputs], output, side_file, as_json)
+    if parts is None:
+        shutil.rmtree(folder)
 
 
 _READING = ("images", "check_images", "allow_outside", "download", "objects", "num_proc", "bad_rows", "ignore")
@@ -294,6 +290,33 @@ def _aim(output: Path | None, side_file: Path | None) -> Path:
     if output is not None:
         validate_output(output)
     return output or side_file
+
+
+def _parts_beside(aim: Path) -> Path:
+    """The folder of parts next to the output, whose name nobody may have given to a link."""
+    from hf_curriculum.files import refuse_link
+
+    folder = aim.with_name(f"{aim.name}.parts")
+    refuse_link(folder)
+    return folder
+
+
+def _may_begin(ctx: typer.Context, aim: Path, rank: int) -> bool:
+    """Whether there is something to score; the first process has a lock until the command ends.
+
+    Without it, of two commands that score at once with other scorers, one would replace what the other has saved.
+    """
+    from hf_curriculum.files import sole_writer
+    from hf_curriculum.scored_data import FILE_NAME
+
+    if rank == 0:
+        place = aim.resolve()
+        ctx.with_resource(sole_writer(place, place.with_name(f".{place.name}.score.lock")))
+    if ctx.params["overwrite"] or not (aim / FILE_NAME if ctx.params["output"] else aim).exists():
+        return True
+    if rank == 0:
+        raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+    return False
 
 
 def _chosen(
