@@ -235,9 +235,7 @@ def verify_scored(path: str | Path) -> None:
     _load_compared(path, everything=True)
 
 
-def _load_compared(
-    path: str | Path, allow_outside: bool = False, everything: bool = False
-) -> Dataset | DatasetDict:
+def _load_compared(path: str | Path, allow_outside: bool = False, everything: bool = False) -> Dataset | DatasetDict:
     """The data of a folder of `save_scored`, compared with its `scores.json` before anything of it is understood."""
     content = _load_file(path)
     if not allow_outside:

@@ -43,8 +43,8 @@ from hf_curriculum.provenance import (
     score_values,
     validate_choice,
 )
-from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet
 from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, SHARD, UID, checksums, load_scored_shards
+from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -498,7 +498,7 @@ def show_keys(arrays: list[pa.Array], rows: np.ndarray, most: int = 3) -> str:
 
 
 _MARK = b"hf_curriculum_scores"
-_REMEDY = "`save_scores` writes side files of scores; other files are joined with `add_scores_from`."
+_REMEDY = "Save the scores again with `save_scores`. Files of other programs are joined with `add_scores_from`."
 
 
 @validate_arguments
