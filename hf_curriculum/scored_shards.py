@@ -101,9 +101,7 @@ def finished_shards(folder: str | Path) -> list[str]:
         )
     if dropped:
         name, why = next(iter(dropped.items()))
-        logger.warning(
-            "%d of %d shards are left out of %s, %s for example: %s", len(dropped), count, folder, name, why
-        )
+        logger.warning("%s goes without %d of %d shards, such as %s: %s", folder, len(dropped), count, name, why)
     return shards
 
 
