@@ -31,6 +31,7 @@ COMMANDS = {
     "caption": "tasks.captioning.cli:caption_command",
     "detect": "tasks.detection.cli:detect_command",
     "evaluate": "cli.evaluate:evaluate_command",
+    "verify": "cli.verify:verify_command",
     "push": "cli.push:push_command",
     "space": "cli.space:space_command",
 }
