@@ -118,6 +118,14 @@ def read_shard_scores(folder: str | Path, shard: str, columns: Sequence[str] | N
         return opened.read(None if columns is None else list(columns), use_threads=False)
 
 
+def verify_shard_scores(folder: str | Path, shard: str) -> dict[str, Any]:
+    """Reads all scores of a shard, for the checksums of their pages; returns what is said of it, errors as above."""
+    file, opened, about = _opened(folder, shard)
+    with reading(file, _REMEDY):
+        opened.read(use_threads=False)
+    return about
+
+
 def about_shard(folder: str | Path, shard: str) -> dict[str, Any]:
     """What is said of a shard where its scores are: its name, bytes, digest and rows; errors as above."""
     return _opened(folder, shard)[2]
@@ -164,7 +172,7 @@ def verify_scored_shards(folder: str | Path) -> None:
     folder, done = Path(folder), done_shards(folder)
     for shard in read_manifest(folder)["shards"]:
         if stem_of(shard) in done:
-            read_shard_scores(folder, shard)
+            verify_shard_scores(folder, shard)
     for file in (*folder.glob(f"{FITTED_VALUES}/*/fitted.json"), *folder.glob(f"{FAILED}/**/*.json")):
         read_sealed(file, "Delete it, and run `score_shards` again.")
 

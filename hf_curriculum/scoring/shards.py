@@ -62,10 +62,10 @@ from hf_curriculum.scored_shards import (
     manifest_digest,
     mark,
     read_manifest,
-    read_shard_scores,
     score_features,
     score_file,
     stem_of,
+    verify_shard_scores,
 )
 from hf_curriculum.scorers.base import CaptionScorer, Scorer
 from hf_curriculum.scorers.visual.images import image_workers
@@ -430,8 +430,7 @@ class ShardRun:
         """Deletes scores that are damaged or of another content, which are made again; why they cannot be compared."""
         file = score_file(self.out, shard.name)
         try:
-            read_shard_scores(self.out, shard.name)
-            about = about_shard(self.out, shard.name)
+            about = verify_shard_scores(self.out, shard.name)
             if former != shard.stamp:
                 with shard.local() as path:
                     same = self.reader(path, shard).digest == about["digest"]
@@ -445,7 +444,8 @@ class ShardRun:
             return f"{error}"
         else:
             if same:
-                _note_file(self.out, shard.stem).unlink(missing_ok=True)
+                if (note := _note_file(self.out, shard.stem)).is_file():  # a disk that is only read refuses to delete
+                    note.unlink(missing_ok=True)
                 return ""
             logger.warning("%s was changed after it was scored: it is scored again.", shard.name)
         file.unlink(missing_ok=True)
