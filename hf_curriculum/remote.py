@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import os
 import tempfile
 import time
@@ -83,7 +85,7 @@ class RemoteFolder:
             self.download(name, size, checksum, Path(folder, "file"))
 
     def download(self, name: str, size: int, checksum: str | None, target: Path) -> None:
-        """Copies a file, and compares it with its size, and with its `file_digest` where that is known.
+        """Copies a file, and compares it with its size and its `file_digest`; else with a checksum of the store's.
 
         Raises:
             FileNotFoundError: it is missing.
@@ -100,11 +102,12 @@ class RemoteFolder:
                     f"{self.place(name)} came with {came:,} bytes, and has to have {size:,}, {ATTEMPTS} times: "
                     f"it was truncated or replaced since it was listed. {_REMEDY}"
                 )
-            found = None if checksum is None else file_digest(target)
-            if found != checksum:
+            algorithm, expected = ("xxh3", checksum) if checksum else _store_checksum(files, f"{root}/{name}")
+            digest = _hashed(target, algorithm) if expected else ""
+            if digest != expected:
                 raise ValueError(
                     f"{self.place(name)} came with the right size, but another content (digest "
-                    f"{found}, not {checksum}), {ATTEMPTS} times. {_REMEDY}"
+                    f"{digest}, not {expected}), {ATTEMPTS} times. {_REMEDY}"
                 )
 
         try:
@@ -161,3 +164,26 @@ class RemoteFolder:
             _kept.append(files)
             self._opened = process, files, root.rstrip("/")
         return self._opened[1:]
+
+
+def _store_checksum(files: Any, path: str) -> tuple[str, str]:
+    """An algorithm, and the digest that a store has of an object by it in hexadecimal digits; "" where it has none."""
+    if "s3" in files.protocol:  # what lists objects does not tell how they are encrypted
+        bucket, key, _ = files.split_path(path)
+        head = files.call_s3("head_object", Bucket=bucket, Key=key)
+        tag = head.get("ETag", "").strip('"')
+        of_content = head.get("ServerSideEncryption", "AES256") == "AES256" and "SSECustomerAlgorithm" not in head
+        return ("md5", tag if of_content and len(tag) == 32 and not bucket.endswith("--x-s3") else "")
+    about = files.info(path)
+    if lfs := about.get("lfs"):  # of the Hub
+        return "sha256", lfs["sha256"]
+    settings = about.get("content_settings") or {}
+    md5 = about.get("md5Hash") or about.get("Content-MD5") or settings.get("content_md5") or b""
+    return "md5", (base64.b64decode(md5) if isinstance(md5, str) else bytes(md5)).hex()
+
+
+def _hashed(file: Path, algorithm: str) -> str:
+    if algorithm == "xxh3":
+        return file_digest(file)
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()

@@ -28,6 +28,7 @@ from hf_curriculum import (
     add_scores_sharded,
     read_provenance,
 )
+from hf_curriculum.files import write_sealed
 from hf_curriculum.parts import PartFolder, data_digest, launched, launched_here, wait_for_files
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scoring.sharded import read_fitted, write_fitted
@@ -183,17 +184,15 @@ def test_fitted_attributes_that_json_cannot_hold(data, tmp_path):
 
 def test_fitted_attributes_that_are_damaged_or_others(tmp_path):
     write_fitted(tmp_path, {"score": 1})
-    with pytest.raises(ValueError, match=r"the attributes \['score'\]; .*needs the format 1 and \['mean_'\].*Delete"):
+    with pytest.raises(ValueError, match=r"the attributes \['score'\], and the scorer needs \['mean_'\].*Delete"):
         read_fitted(tmp_path, ("mean_",))
-    for text in ("", "[]", "{}", '{"format": 1, "attributes": {"mean_": {"exec": [1]}}}', "[" * 100_000):
+    changed = (tmp_path / "fitted.json").read_text().replace('"score": 1', '"score": 2')
+    for text in ("", "[]", "{}", '{"attributes": {"mean_": {"exec": [1]}}}', "[" * 100_000, changed):
         (tmp_path / "fitted.json").write_text(text)
-        with pytest.raises(ValueError, match=r"fitted\.json cannot be read .*Delete .* fitted again"):
+        with pytest.raises(ValueError, match=r"fitted\.json (is|was) damaged.*Delete .* fitted again"):
             read_fitted(tmp_path, ("mean_",))
-
-
-def test_fitted_attributes_of_another_format(tmp_path):
-    (tmp_path / "fitted.json").write_text('{"format": 2, "attributes": {"mean_": 1}}')
-    with pytest.raises(ValueError, match="has the format 2 and the attributes"):
+    write_sealed(tmp_path / "fitted.json", {"attributes": {"mean_": {"exec": [1]}}})
+    with pytest.raises(ValueError, match=r"fitted\.json is damaged \(KeyError: 'exec'\).*fitted again"):
         read_fitted(tmp_path, ("mean_",))
 
 
