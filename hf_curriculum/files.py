@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LEASE = 30.0  # seconds after which a silent process loses a lock, on a disk that has none of its own
+_LOOK = 35.0  # seconds that such a lock is looked at: a dead owner on another machine looks alive for a lease
 _SEAL = "seal"
 
 
@@ -87,7 +88,7 @@ def _seal(facts: Mapping[str, Any]) -> str:
     """A digest of what JSON holds, however it is laid out."""
     from xxhash import xxh3_64_hexdigest
 
-    return xxh3_64_hexdigest(json.dumps(facts, sort_keys=True))
+    return xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
 
 
 def read_array(path: str | Path, remedy: str, **options: Any) -> np.ndarray:
@@ -313,7 +314,7 @@ def lock_file(path: str | Path) -> Iterator[str]:
             if error.errno not in _NO_LOCKS:
                 raise
             lock = SoftFileLease(path, lease_duration=_LEASE)
-            lock.acquire(timeout=_LEASE + 5)  # as long as a dead owner on another machine may look alive
+            lock.acquire(timeout=_LOOK)
     except Timeout:
         yield _holder(path)
         return

@@ -63,11 +63,11 @@ def test_a_link_under_the_name_of_a_file_is_replaced_and_nothing_is_written_thro
 
 def test_links_under_the_names_of_locks_and_folders_are_refused(tmp_path, thesis):
     (tmp_path / ".set.lock").symlink_to(thesis)
-    with pytest.raises(ValueError, match=r"\.set\.lock is a link to .*thesis\.txt.*Remove the link"):
-        with complete_folder(tmp_path / "set"):
-            pass
+    refused = pytest.raises(ValueError, match=r"\.set\.lock is a link to .*thesis\.txt.*Remove the link")
+    with refused, complete_folder(tmp_path / "set"):
+        pass
     (tmp_path / "scores").symlink_to(thesis.parent)
-    with pytest.raises(ValueError, match="scores is a link to .*elsewhere"):
+    with pytest.raises(ValueError, match=r"scores is a link to .*elsewhere"):
         own_folder(tmp_path / "scores")
     (tmp_path / ".set.lock").unlink()
     (tmp_path / ".set.replaced-x").symlink_to(thesis.parent)
@@ -112,30 +112,30 @@ def test_files_that_belong_together_are_all_replaced_or_none(tmp_path, monkeypat
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail_once)
-    with pytest.raises(OSError, match=r"No space left on device.*nothing was replaced.*facts\.json"):
+
+    def write():
         with new_files(*(tmp_path / name for name in names)) as temporaries:
             for file in temporaries:
                 file.write_text("new")
+
+    with pytest.raises(OSError, match=r"No space left on device.*nothing was replaced.*facts\.json"):
+        write()
     assert {entry.name: entry.read_text() for entry in tmp_path.iterdir()} == {
         "page.html": "former page",
         "facts.json": "former facts",
     }
-    with new_files(*(tmp_path / name for name in names)) as temporaries:
-        for file in temporaries:
-            file.write_text("new")
+    write()
     assert {entry.name: entry.read_text() for entry in tmp_path.iterdir()} == dict.fromkeys(names, "new")
 
 
 def test_an_error_of_the_disk_names_the_file_and_one_of_something_else_stays(tmp_path):
-    with pytest.raises(
-        OSError, match=r"\[Errno 28\] No space left on device; nothing was replaced.*order\.npy"
-    ) as full:
-        with new_file(tmp_path / "order.npy"):
-            raise OSError(errno.ENOSPC, "Error writing bytes to file")
+    message = r"\[Errno 28\] No space left on device; nothing was replaced.*order\.npy"
+    with pytest.raises(OSError, match=message) as full, new_file(tmp_path / "order.npy"):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
     assert full.value.errno == errno.ENOSPC
-    with pytest.raises(PermissionError, match=r"Permission denied: '/data/photo\.jpg'"):
-        with new_file(tmp_path / "order.npy"):
-            raise PermissionError(errno.EACCES, "Permission denied", "/data/photo.jpg")
+    refused = pytest.raises(PermissionError, match=r"Permission denied: '/data/photo\.jpg'")
+    with refused, new_file(tmp_path / "order.npy"):
+        raise PermissionError(errno.EACCES, "Permission denied", "/data/photo.jpg")
     assert entries(tmp_path) == []
 
 
@@ -194,9 +194,9 @@ def test_damage_of_arrays_and_files_is_named(tmp_path):
 
 def test_errors_of_any_library_are_one_sentence_and_those_of_the_disk_stay():
     for error in (KeyError("state"), RuntimeError("PytorchStreamReader failed"), OSError("Invalid"), EOFError()):
-        with pytest.raises(DamagedFileError, match=rf"file is damaged \({type(error).__name__}.*Do it again\."):
-            with reading("file", "Do it again."):
-                raise error
+        refused = pytest.raises(DamagedFileError, match=rf"file is damaged \({type(error).__name__}.*Do it again\.")
+        with refused, reading("file", "Do it again."):
+            raise error
     with pytest.raises(OSError, match="Input/output error"), reading("file", ""):
         raise OSError(errno.EIO, "Input/output error")
 
@@ -235,14 +235,17 @@ def test_on_a_disk_without_locks_a_file_that_is_touched_takes_their_place(tmp_pa
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(files.FileLock, "acquire", refuse)
-    monkeypatch.setattr(files, "_LEASE", 0.4)
+    monkeypatch.setattr(files, "_LEASE", 0.6)
+    monkeypatch.setattr(files, "_LOOK", 1.5)
     with lock_file(tmp_path / "lock") as holder:
         assert holder == ""
         child = os.fork()
         if child == 0:
-            monkeypatch.setattr(files, "_LEASE", -4.6)
-            with lock_file(tmp_path / "lock") as other:
-                os._exit(0 if other == f"process {os.getppid()} on {os.uname().nodename}" else 1)
+            try:
+                with lock_file(tmp_path / "lock") as other:
+                    os._exit(0 if other == f"process {os.getppid()} on {os.uname().nodename}" else 1)
+            finally:
+                os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
     assert not (tmp_path / "lock").exists()
 

@@ -77,8 +77,9 @@ def test_a_lock_that_was_left_and_workers_that_outlive_a_run_block_nothing(tmp_p
 
 
 def test_on_a_disk_without_locks_one_run_trains_at_a_time_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_curriculum.files.FileLock", no_locks)
-    monkeypatch.setattr("hf_curriculum.files._LEASE", 0.5)
+    monkeypatch.setattr("hf_curriculum.files.FileLock.acquire", no_locks)
+    monkeypatch.setattr("hf_curriculum.files._LEASE", 0.6)
+    monkeypatch.setattr("hf_curriculum.files._LOOK", 1.5)
     with only_run_in(tmp_path, 0):
         other = os.fork()
         if other == 0:
