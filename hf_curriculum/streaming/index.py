@@ -156,7 +156,7 @@ class BucketIndex:
                 f"{file} does not exist. It says which shards hold which bucket. `save_bucketed` writes it; a copy of "
                 "the folder, or `snapshot_download` of its repository, has to hold it."
             )
-        facts = parse_sealed(content, file, REMEDY, ["format_version"])
+        facts = parse_sealed(content, file, REMEDY, ["format_version", "buckets"])
         if facts.pop("format_version") != FORMAT:
             raise ValueError(f"{file} is not an index of buckets in version {FORMAT}. {REMEDY}")
         with reading(file, REMEDY):

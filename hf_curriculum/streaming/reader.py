@@ -124,7 +124,7 @@ class StreamReader:
         finally:
             opened.close()
         raise UnreadableImageError(
-            f"{what}, nor can any other of the {shard.rows:,} there. These are no images, or Pillow lacks what decodes "
+            f"{what}, nor can any other of the {shard.rows:,} there: they are no images, or Pillow lacks what decodes "
             "them. Look at what was bucketed; columns= reads some columns alone, and decode=False keeps the bytes."
         ) from error
 

@@ -227,14 +227,14 @@ def validate_shard(file: Path, shard: Shard, *, complete: bool) -> None:
         FileNotFoundError: it does not exist.
     """
     with reading(file, REMEDY):
-        _validate(file, _stamp(file), shard, complete)
+        _validate(file, _stamp(file), shard.digest if complete else shard.footer, complete)
 
 
 @cache
-def _validate(file: Path, stamp: tuple[int, ...], shard: Shard, complete: bool) -> None:
+def _validate(file: Path, stamp: tuple[int, ...], recorded: str, complete: bool) -> None:
     if complete:
-        validate_digest(file, shard.digest, REMEDY)
-    elif footer_digest(file) != shard.footer:
+        validate_digest(file, recorded, REMEDY)
+    elif footer_digest(file) != recorded:
         raise DamagedFileError(
             f"{file} ends with another footer than was written: it was damaged or replaced. {REMEDY}"
         )
