@@ -189,8 +189,7 @@ def _validate_size(file: str | Path, shard: Shard, size: int | None) -> None:
     """`size` is -1 where there is no such file, and None where a server does not tell."""
     if size == -1:
         raise FileNotFoundError(
-            f"{file} does not exist, but {FILE_NAME} counts {shard.rows:,} examples in it. Copy the whole folder, or "
-            "run `save_bucketed` again."
+            f"{file} does not exist, but {FILE_NAME} counts {shard.rows:,} examples in it. {REMEDY}"
         )
     if size not in (shard.bytes, None):
         raise ValueError(

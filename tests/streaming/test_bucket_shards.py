@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -36,6 +37,7 @@ from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scored_shards import score_file
 from hf_curriculum.streaming import bucketing, save_shards, score_counts
+from hf_curriculum.streaming.bucketing import _LostPieceError
 from hf_curriculum.streaming.index import BucketIndex, verify_bucketed
 from hf_curriculum.streaming.score_counts import ScoreCounts, cut_keys, order_keys, scores_of_keys
 
@@ -302,6 +304,101 @@ def test_work_of_a_run_that_lives_is_not_deleted(tmp_path, scored, monkeypatch):
         assert contents(work) == kept
     claims.give_back("write 0")
     assert bucket_shards(*args, 3).sizes == (40, 40, 40)
+
+
+def test_a_run_is_taken_before_its_workers_have_started(tmp_path, scored, monkeypatch):
+    args, run = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out"), bucketing.Bucketing.run
+
+    def slow(self, processes):  # its workers have not claimed anything yet
+        monkeypatch.undo()
+        assert not contents(self.work / "pieces")
+        with pytest.raises(RuntimeError, match=r"Another process writes there, .* \(run [0-9a-f]{8}\)"):
+            bucket_shards(*args, 2)
+        with pytest.raises(RuntimeError, match="Another process writes there"):
+            bucket_shards(*args, 2, overwrite=True)
+        run(self, processes)
+
+    monkeypatch.setattr(bucketing.Bucketing, "run", slow)
+    index = bucket_shards(*args, 3)
+    assert index.sizes == (40, 40, 40)
+    assert verify_bucketed(tmp_path / "out") == index
+    assert not (tmp_path / ".out.unfinished").exists()
+
+
+def test_whoever_is_late_says_so_when_other_buckets_stand_there_now(tmp_path, scored, monkeypatch):
+    args, run = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out"), bucketing.Bucketing.run
+
+    def late(self, processes):
+        monkeypatch.undo()
+        bucket_shards(*args, 3)
+        bucket_shards(*args, 2, overwrite=True)
+        run(self, processes)
+
+    monkeypatch.setattr(bucketing.Bucketing, "run", late)
+    with pytest.raises(FileExistsError, match=r"sizes=\(60, 60\), not \(40, 40, 40\)"):
+        bucket_shards(*args, 3)
+    assert BucketIndex.read(tmp_path / "out").sizes == (60, 60)
+
+
+def test_what_a_frozen_process_still_writes_is_in_no_other_run(tmp_path, scored, monkeypatch):
+    args = (tmp_path / "crawl", tmp_path / "scores")
+    bucket_shards(*args, tmp_path / "whole", 3)
+    frozen, write = [], bucketing.Bucketing._write_shard
+    monkeypatch.setattr(bucketing.Bucketing, "run", lambda self, processes: frozen.append(self))
+    with pytest.raises(DamagedFileError):
+        bucket_shards(*args, tmp_path / "out", 3, seed=1)
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / ".out.unfinished")
+
+    def beside(self, number):  # the frozen one wakes up while another run is at work
+        write(self, number)
+        monkeypatch.undo()
+        frozen[0]._write_piece(1)
+        frozen[0]._numbers = dict(self._numbers)
+        assert frozen[0].is_finished
+        with pytest.raises(_LostPieceError):
+            write(frozen[0], 1)
+
+    monkeypatch.setattr(bucketing.Bucketing, "_write_shard", beside)
+    bucket_shards(*args, tmp_path / "out", 3)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def _bucket(folder: str, num_buckets: int, results) -> None:
+    """What a process does that may be one of several."""
+    here = Path(folder)
+    try:
+        index = bucket_shards(here / "crawl", here / "scores", here / "out", num_buckets, workers=2, shard_size=20)
+        results.put((num_buckets, index.digest, len(index.buckets)))
+    except (RuntimeError, FileExistsError) as error:
+        results.put((num_buckets, type(error).__name__, str(error)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("other", "delay"), [(2, 0.0), (2, 0.5), (2, 2.0), (2, 5.0), (3, 0.0), (3, 2.0)])
+def test_two_runs_whose_workers_start_slowly(tmp_path, scored, other, delay):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hf_curriculum.scoring.shards", "hf_curriculum.streaming.save_shards"])
+    results = context.Queue()
+    first = context.Process(target=_bucket, args=(str(tmp_path), 3, results))
+    first.start()
+    while not (tmp_path / ".out.unfinished/plan.json").exists():
+        time.sleep(0.01)
+    time.sleep(delay)
+    second = context.Process(target=_bucket, args=(str(tmp_path), other, results))
+    second.start()
+    ends = sorted((results.get(timeout=300) for _ in range(2)), key=lambda end: end[0])
+    for process in (first, second):
+        process.join()
+    index = verify_bucketed(tmp_path / "out")
+    assert index.sizes == (40, 40, 40)
+    assert ends[-1] == (3, index.digest, 3)
+    if other == 3:
+        assert ends[0] == ends[1]
+    else:
+        assert ends[0][1] in ("RuntimeError", "FileExistsError")
+        assert re.search("Another process writes there|holds other buckets than are asked for", ends[0][2])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crawl", "out", "scores"]
 
 
 def test_links_in_the_place_of_unfinished_work_are_refused(tmp_path, scored, monkeypatch):
