@@ -207,6 +207,8 @@ def quantile_positions(start: int, stop: int) -> np.ndarray:
 def verify_bucketed(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> BucketIndex:
     """Reads every shard and compares its content with the index: for a copy that came over a network.
 
+    `BucketedStream` does so with each shard that it opens, except for Parquet of which it reads some columns.
+
     Args:
         path: the folder that `save_bucketed` wrote, or its address, from which each shard is fetched in turn.
         storage_options: what `fsspec` passes to the file system of an address.

@@ -75,7 +75,11 @@ def bucket_shards(
     The thresholds come from the files of scores alone, exactly, in flat memory. Then every shard is read once, front
     to back, and its rows are kept in one file next to `path`. From these files each shard of a bucket is gathered, in
     a random order. That takes disk space for the data twice, and memory for `shard_size` rows in each worker. A killed
-    worker loses one shard; the same command continues, also on several machines that share the disk.
+    worker loses one shard; the same command continues, also on several machines that share the disk. What was
+    damaged in these files meanwhile is made again. When all is done, the same command returns the index. While a run
+    is at work, another one with other settings is refused for the same folder.
+
+    Images that cannot be opened are kept, and counted in a warning with their shard and key.
 
     The result does not depend on the number of workers. It equals the result of `save_bucketed` except for the card,
     which has no statistics of the scores.
@@ -84,7 +88,7 @@ def bucket_shards(
         source: the shards that were scored, as in `score_shards`.
         scores: the folder that `score_shards` wrote.
         path: the folder to make.
-        num_buckets, cut, thresholds, unscored, format, seed, split, overwrite: as in `save_bucketed`.
+        num_buckets, cut, thresholds, unscored, format, seed, split: as in `save_bucketed`.
         score_column: the score; the first one if None.
         easy: which end of it is easy, in place of what its provenance says.
         uids: a `.npy` file of DataComp's uids: only these pairs are written. `score_shards(keep=["uid"])` keeps them.
@@ -93,6 +97,8 @@ def bucket_shards(
             first shard's first 10,000 pairs. What only later pairs have is counted in a warning.
         shard_size: rows per shard at most; by default about 256 MB, and 10,000 rows at most.
         workers: processes to start here.
+        overwrite: replace other buckets in the folder. The same ones are read and compared, and made again only where
+            they were damaged.
         storage_options: for `fsspec`.
 
     Returns:
@@ -101,7 +107,7 @@ def bucket_shards(
     Raises:
         FileNotFoundError: a shard, or the folder of scores, does not exist.
         ValueError: shards are not scored, were changed since, or an option does not fit.
-        FileExistsError: the folder exists, and `overwrite` is False or the folder holds something else.
+        FileExistsError: the folder holds other buckets and `overwrite` is False, or it holds something else.
         RuntimeError: another process writes the folder in another way, or a worker has failed.
 
     Example:

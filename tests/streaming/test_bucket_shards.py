@@ -102,6 +102,21 @@ def test_keys_ascend_as_scores_do():
         np.testing.assert_array_equal(scores_of_keys(keys, easy), scores[1:7])
 
 
+def test_a_threshold_between_two_numbers_of_32_bits_leaves_each_on_its_side():
+    below = np.float32(0.3)
+    above = np.nextafter(below, np.float32(1))
+    for share in (0.1, 0.9):  # it is rounded to the one, and to the other
+        mark = float(below) + share * (float(above) - float(below))
+        for easy, hardest in (("low", below), ("high", above)):
+            assert scores_of_keys(score_counts._keys_upto(np.array([mark]), easy), easy) == [hardest]
+            counts = ScoreCounts(lambda: [np.array([below, above, 0, 1], np.float32)], easy)
+            assert cut_keys(counts, 2, "value", [float(below)], False, "s").sizes == (
+                (2, 2) if easy == "low" else (3, 1)
+            )
+    for easy in ("low", "high"):
+        assert scores_of_keys(score_counts._keys_upto(np.array([float(below)]), easy), easy) == [below]
+
+
 def test_buckets_are_those_of_the_definition_whoever_writes_them(tmp_path, scored, monkeypatch):
     options = {"num_buckets": 4, "shard_size": 11, "seed": 3}
     index = bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "one", **options)
