@@ -71,7 +71,17 @@ def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
 
 def read_sealed(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> dict[str, Any]:
     """What `write_sealed` wrote; a `DamagedFileError` where it was damaged or changed since."""
-    facts = read_json(path, remedy, [SEAL, *needs])
+    with reading(path, remedy):
+        content = Path(path).read_bytes()
+    return parse_sealed(content, path, remedy, needs)
+
+
+def parse_sealed(content: bytes, path: str | Path, remedy: str, needs: Iterable[str] = ()) -> dict[str, Any]:
+    """`read_sealed` of what was read from a path or an address."""
+    with reading(path, remedy):
+        facts = parse_json(content)
+        for name in (SEAL, *needs):
+            facts[name]
     if facts.pop(SEAL) != _seal(facts):
         raise DamagedFileError(f"{path} was damaged, or changed after it was written. {remedy}")
     return facts

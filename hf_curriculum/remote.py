@@ -6,9 +6,12 @@ import base64
 import errno
 import hashlib
 import os
+import secrets
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +19,7 @@ from fsspec.core import url_to_fs
 from fsspec.registry import known_implementations
 
 from hf_curriculum.config import redact
-from hf_curriculum.files import file_digest
+from hf_curriculum.files import file_digest, lock_file
 
 T = TypeVar("T")
 
@@ -26,6 +29,7 @@ BACKOFF = 0.5
 """Seconds before the second attempt; twice as long before each further one."""
 
 _REMEDY = "Copy it there again, or make it again."
+_SCRATCH, _LOCK = "hf_curriculum-shard-", ".lock"
 _kept: list[Any] = []  # file systems: one without references closes its connections, in a forked process too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_CREDENTIALS = (
@@ -33,6 +37,26 @@ _NO_CREDENTIALS = (
     "PartialCredentialsError",
     "DefaultCredentialsError",
 )  # of botocore and Google
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder for what is fetched; those that killed processes have left are removed first.
+
+    Beside each lies a lock, which exists before the folder does and is free when its process has ended.
+    """
+    root = Path(tempfile.gettempdir())
+    for name in {left.name.removesuffix(_LOCK) for left in root.glob(f"{_SCRATCH}*")}:
+        with suppress(OSError, ValueError), lock_file(root / f"{name}{_LOCK}") as holder:  # another user's, or a link
+            if not holder:
+                shutil.rmtree(root / name, ignore_errors=True)
+    folder = root / f"{_SCRATCH}{secrets.token_hex(8)}"
+    with lock_file(root / f"{folder.name}{_LOCK}"):
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class RemoteFolder:
@@ -81,8 +105,8 @@ class RemoteFolder:
 
     def verify(self, name: str, size: int, checksum: str) -> None:
         """Reads a file, as `download` does, and keeps nothing of it."""
-        with tempfile.TemporaryDirectory() as folder:
-            self.download(name, size, checksum, Path(folder, "file"))
+        with scratch_folder() as folder:
+            self.download(name, size, checksum, folder / "file")
 
     def download(self, name: str, size: int, checksum: str | None, target: Path) -> None:
         """Copies a file, and compares it with its size and its `file_digest`; else with a checksum of the store's.
@@ -136,7 +160,9 @@ class RemoteFolder:
                     ) from error
                 if isinstance(error, OSError) and error.errno in _FULL:
                     raise OSError(
-                        error.errno, f"There is no space left for {where}. Give `cache_limit=`, or another `cache=`."
+                        error.errno,
+                        f"There is no space left for {where}. Give `cache_limit=`, or another `cache=`.",
+                        where,
                     ) from error
                 if attempt == ATTEMPTS and isinstance(error, ValueError):
                     raise
