@@ -279,15 +279,15 @@ def write_together(
             write_sealed(temporaries[-1], {**(facts or {}), "files": digests})
 
 
-def verify_together(manifest: str | Path, remedy: str) -> dict[str, Any]:
-    """What a manifest of `write_together` says; all files that it names are compared with their digests.
+def verify_together(manifest: str | Path, remedy: str = "Copy or write all of it again.") -> dict[str, Any]:
+    """What a sealed file says; all files beside it that it names, as `write_together` does, are compared too.
 
     Raises:
         FileNotFoundError: one of them is missing.
         DamagedFileError: one of them was changed since.
     """
-    facts = read_sealed(manifest, remedy, ["files"])
-    for name, recorded in facts["files"].items():
+    facts = read_sealed(manifest, remedy)
+    for name, recorded in facts.get("files", {}).items():
         validate_digest(Path(manifest).parent / name, recorded, remedy)
     return facts
 

@@ -31,7 +31,7 @@ from hf_curriculum.views import warn_of_transform
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-_FEATURES, _DIGESTS, _KEYS, _FACTS = "features.npy", "digests.npy", "keys.npy", "facts.json"
+_FEATURES, _DIGESTS, _KEYS, _FACTS = "features.npy", "digests.npy", "keys.npy", "vision_features.json"
 _REMEDY = "Delete the folder, and write it again."
 _SAVE_EVERY = 64  # batches between two updates of `facts.json`
 
