@@ -53,6 +53,8 @@ def reading(path: str | Path, remedy: str) -> Iterator[None]:
         raise FileNotFoundError(errno.ENOENT, f"it does not exist. {remedy}", str(error.filename or path)) from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, not of the content
+            if error.filename is None:
+                raise OSError(error.errno, error.strerror, str(path)) from error
             raise
         raise DamagedFileError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
 

@@ -44,6 +44,7 @@ from hf_curriculum.provenance import (
     validate_choice,
 )
 from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, SHARD, UID, checksums, load_scored_shards
+from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet, validate_sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -180,7 +181,8 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
             convert_options=pyarrow.csv.ConvertOptions(column_types=text),
         )
     if kind == ".parquet":
-        return pyarrow.parquet.read_table(file.absolute())
+        with reading(file, "It should be a table with a row per key."):
+            return pyarrow.parquet.read_table(file.absolute(), page_checksum_verification=True)
     if kind in (".jsonl", ".ndjson"):
         table = pyarrow.json.read_json(file)
         dates = [key for key in text if key in table.column_names and pa.types.is_temporal(table[key].type)]
@@ -496,7 +498,7 @@ def show_keys(arrays: list[pa.Array], rows: np.ndarray, most: int = 3) -> str:
 
 
 _MARK = b"hf_curriculum_scores"
-_FORMAT = 1
+_REMEDY = "Save the scores again with `save_scores`. Files of other programs are joined with `add_scores_from`."
 
 
 @validate_arguments
@@ -514,7 +516,7 @@ def save_scores(
 
     Args:
         dataset: the scored data set, or splits, whose rows go into one file.
-        path: the file to write.
+        path: the file to write. One that is there is replaced when the new one is complete.
         key: the columns that identify a row. Rows that share a key must share their scores, as captions of an image do
             for scores per image (`key="image_id"`).
         columns: the score columns; by default all that carry provenance.
@@ -526,6 +528,7 @@ def save_scores(
         TypeError: not a map-style data set.
         ValueError: splits were scored differently, a column is missing or has no provenance, there are no scores, or
             rows of one key differ in score.
+        OSError: the disk is full; a file that was there is unchanged.
 
     Example:
         >>> from hf_curriculum import CaptionLength, add_scores
@@ -570,12 +573,9 @@ def save_scores(
     features = Features({**{name: dataset.features[name] for name in keys}, **{n: dataset.features[n] for n in names}})
     sums = _sums_of_read(dataset, read.difference(keys), first_of)
     features.update(dict.fromkeys(sums, Value("uint32")))
-    about = {"format": _FORMAT, "key": keys, "scores": names, "rows": len(first)}
     schema = features.arrow_schema
-    schema = schema.with_metadata({**schema.metadata, _MARK: json.dumps(about).encode()})
-    with pyarrow.parquet.ParquetWriter(
-        Path(path).absolute(), schema, compression="zstd", write_page_checksum=True
-    ) as file:
+    schema = schema.with_metadata({**schema.metadata, _MARK: json.dumps({"key": keys, "scores": names})})
+    with sealed_parquet(Path(path).resolve(), schema) as file:
         for start in range(0, len(first), 20_000):
             rows = first[start : start + 20_000]
             arrow = {**dict(zip(keys, arrays, strict=True)), **sums}
@@ -648,19 +648,14 @@ def _read_shards(folder: Path, splits: Mapping[str, Dataset]) -> tuple[Dataset, 
     return table, {"key": keys, "scores": list(read_provenance(table))}
 
 
+def verify_side_file(file: Path) -> None:
+    """Compares a file of `save_scores`, or a part of scores, with the digest that it holds of itself."""
+    validate_sealed_parquet(file, _REMEDY)
+
+
 def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. `save_scores` writes such a file.")
-    try:
-        table = pyarrow.parquet.read_table(file.absolute(), page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{file} cannot be read as Parquet ({error}). It is damaged, or not a side file.") from error
-    metadata = table.schema.metadata or {}
-    with reading(file, "Save the scores again."):
-        about = parse_json(metadata.get(_MARK, b"{}"))
-    if about.get("format") != _FORMAT:
-        remedy = "`save_scores` writes one; other files are joined with `add_scores_from`."
-        raise ValueError(f"{file} is not a side file of scores in format {_FORMAT}. {remedy}")
-    if table.num_rows != about["rows"]:
-        raise ValueError(f"{file} was changed: it had {about['rows']} rows, and has {table.num_rows}. Write it again.")
-    return Dataset(table), about
+    table = read_sealed_parquet(file, _REMEDY)
+    with reading(file, _REMEDY):
+        return Dataset(table), parse_json(table.schema.metadata[_MARK])

@@ -13,7 +13,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.config import parse_json
-from hf_curriculum.files import sole_writer, write_atomically
+from hf_curriculum.files import own_folder, sole_writer, write_atomically
 from hf_curriculum.parts import PartFolder, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
@@ -141,7 +141,8 @@ class _ShardedRun(ScoringRun):
         return self.folder / split.name / next(iter(scorer.outputs))
 
     def part_folder(self, scorer: Scorer, split: Split, stage: ScorerInputs) -> PartFolder:
-        folder, manifest = self.folder_of(scorer, split), self.manifest(stage)
+        own_folder(self.folder / split.name)
+        folder, manifest = own_folder(self.folder_of(scorer, split)), self.manifest(stage)
         return PartFolder(folder, manifest, len(stage.inputs), self.step, single_process=self.world_size == 1)
 
     def stage(self, scorer: Scorer, split: Split) -> ScorerInputs:
