@@ -431,11 +431,10 @@ class ShardRun:
         file = score_file(self.out, shard.name)
         try:
             about = verify_shard_scores(self.out, shard.name)
-            if former != shard.stamp:
+            same = shard.kind == "files" or about["bytes"] == shard.bytes
+            if same and former != shard.stamp:
                 with shard.local() as path:
                     same = self.reader(path, shard).digest == about["digest"]
-            else:
-                same = shard.kind == "files" or about["bytes"] == shard.bytes
         except FileNotFoundError as error:
             return f"{error}" if file.exists() else ""
         except DamagedFileError as error:
