@@ -125,7 +125,7 @@ def bucket_shards(
     made = {name: ScoreProvenance(**each) for name, each in read_manifest(scores)["scores"].items()}
     column = score_column or next(iter(made))
     validate_choice("score_column", column, tuple(made))
-    shards = _same_shards(find_shards(source, storage_options), scores)
+    shards = _same_shards(find_shards(source, storage_options, allow_missing=True), scores)
     chosen = _Scores(Path(scores), [shard.name for shard in shards], column, easy or made[column].easy, uids)
     cuts, sizes, keys = _cut(chosen, num_buckets, cut, thresholds, unscored)
     with shards[0].local() as first:
@@ -159,12 +159,13 @@ def bucket_shards(
 def _same_shards(shards: list[SourceShard], scores: str | Path) -> list[SourceShard]:
     """The shards in the order of their scores; a `ValueError` where they are not those that were scored."""
     named, scored = {shard.name: shard for shard in shards}, dict.fromkeys(finished_shards(scores))
+    dropped = read_manifest(scores)["dropped"]
     if missing := [name for name in scored if name not in named]:
         raise ValueError(
             f"{scores} holds scores of {missing[0]}, which is not among the {len(shards):,} shards of this source. "
             "Name the shards that were scored, from the same folder."
         )
-    if more := [name for name in named if name not in scored]:
+    if more := [name for name in named if name not in scored and name not in dropped]:
         raise ValueError(f"{more[0]} is not scored in {scores}. Run `score_shards` on all of the source first.")
     return [named[name] for name in scored]
 
@@ -306,7 +307,7 @@ class _Crawl:
             }
         )
         with shard.local() as path:
-            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=own)
+            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=own, address=shard.address)
             if reader.digest != about["digest"]:
                 raise ValueError(
                     f"{shard.address} was changed after it was scored: its digest is {reader.digest}, and was "

@@ -195,12 +195,12 @@ def write_parquet(
     pieces of files once, as the Hub's, then takes only what changed; the larger the row groups, the less that is.
     """
     options = datasets.config.DEFAULT_CDC_OPTIONS
-    with pq.ParquetWriter(
-        file.absolute(), schema, use_content_defined_chunking=options, write_page_index=True, write_page_checksum=True
-    ) as writer:
+    parquet = {"use_content_defined_chunking": options, "write_page_index": True, "write_page_checksum": True}
+    with _Sink(file) as sink, pq.ParquetWriter(sink, schema, **parquet) as writer:
         for table in merged_tables(tables, group_bytes):
             groups = max(1, round(table.nbytes / group_bytes))
             writer.write_table(table, row_group_size=max(1, -(-table.num_rows // groups)))
+            sink.check()
         names = {} if name is None else {"name": name}
         writer.add_key_value_metadata({"content_defined_chunking": json.dumps(options), **names})
 
@@ -244,6 +244,39 @@ def _stamp(file: Path) -> tuple[int, ...]:
     """Changes when a file is written again, or another one takes its name."""
     facts = file.stat()
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+class _Sink:
+    """A file that a writer of Parquet writes to: where a page cannot be written, Arrow 26 would end the process."""
+
+    closed = False
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("wb")
+        self._error: OSError | None = None
+
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+        self.check()
+
+    def write(self, content: Any) -> int:
+        if self._error is None:
+            try:
+                self._file.write(content)
+            except OSError as error:
+                self._error = error
+        return memoryview(content).nbytes
+
+    def flush(self) -> None:
+        pass
+
+    def check(self) -> None:
+        """Raises the error of the first write that failed."""
+        if self._error is not None:
+            raise self._error
 
 
 def merged_tables(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
