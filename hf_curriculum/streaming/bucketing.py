@@ -196,7 +196,7 @@ class Bucketing:
                     return
                 except _LostPieceError as error:
                     if error.piece in lost:
-                        raise error.__cause__ from None
+                        raise error.why from None
                     lost.add(error.piece)
                     vars(self).pop("_batches", None)
                 except OSError:
@@ -348,7 +348,7 @@ class Bucketing:
         except (DamagedFileError, FileNotFoundError) as error:
             logger.warning("%s", error)
             file.with_suffix(".json").unlink(missing_ok=True)
-            raise _LostPieceError(piece) from error
+            raise _LostPieceError(piece, error) from error
 
     def _write_shard(self, number: int) -> None:
         schema = self.source.features.arrow_schema
@@ -356,6 +356,11 @@ class Bucketing:
         batches = [self._batch(piece, place, with_place) for piece, place in self._batches_of(number)]
         table = pa.Table.from_batches(batches, with_place)
         order = np.argsort(table[_PLACE].to_numpy())
+        if len(order) != self.layout.rows(number):
+            raise DamagedFileError(
+                f"{self.work} holds {len(order):,} of the {self.layout.rows(number):,} rows of shard {number}. Delete "
+                "the folder, and run the command again."
+            )
         table = table.drop_columns([_PLACE]).combine_chunks()
         name = self.layout.file(number, self.format)
         finished = self._done_file(number).with_suffix(f".{ENDINGS[self.format]}")  # not where the buckets will be
@@ -389,9 +394,9 @@ class Bucketing:
 class _LostPieceError(Exception):
     """A piece cannot be read back, and has to be made again."""
 
-    def __init__(self, piece: int) -> None:
-        super().__init__(piece)
-        self.piece = piece
+    def __init__(self, piece: int, why: Exception) -> None:
+        super().__init__(piece, why)
+        self.piece, self.why = piece, why
 
 
 def _sorted(table: pa.Table, shards: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -415,10 +420,10 @@ def open_work(run: Bucketing) -> None:
         ValueError: there is a link where the work would be.
     """
     refuse_link(run.work)
-    plan, facts = run.work / _PLAN, json.loads(json.dumps(run.facts))
+    plan = run.work / _PLAN
     if run.work.exists():
         try:
-            same = read_sealed(plan, _REMEDY) == facts and not run.is_finished
+            same = read_sealed(plan, _REMEDY, ["run"])["run"] == run.identity and not run.is_finished
         except (DamagedFileError, FileNotFoundError):
             same = False
         if not same:
@@ -430,4 +435,4 @@ def open_work(run: Bucketing) -> None:
             shutil.rmtree(run.work)
     for folder in (run.work, run.out, run.work / _PIECES, run.work / _DONE, run.work / _CLAIMS):
         own_folder(folder)
-    write_sealed(plan, facts)
+    write_sealed(plan, {"run": run.identity})

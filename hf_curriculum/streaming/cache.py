@@ -19,7 +19,7 @@ import datasets
 import numpy as np
 from datasets.utils.py_utils import convert_file_size_to_int
 
-from hf_curriculum.files import DamagedFileError, lock_file, new_file, own_folder, refuse_link
+from hf_curriculum.files import DamagedFileError, lock_file, new_file, own_folder
 from hf_curriculum.remote import RemoteFolder
 from hf_curriculum.streaming.index import BucketIndex, Shard
 from hf_curriculum.streaming.plan import PassOrder, StreamPlan, stage_buckets
@@ -109,7 +109,8 @@ class ShardCache:
             As `RemoteFolder.download`.
         """
         target = self.folder / shard.file
-        refuse_link(own_folder(target.parent).parent)
+        for folder in (self.folder, target.parent):
+            own_folder(folder)
         while not _touch(target, shard):
             with lock_file(target.with_name(f".{target.name}{_LOCK}")) as holder:
                 if not holder and not _touch(target, shard):
