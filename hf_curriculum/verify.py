@@ -86,8 +86,7 @@ def _written_below(root: Path) -> Iterator[tuple[str, Path, str]]:
             yield _FOLDERS[marker][0], folder, _FOLDERS[marker][1]
         if marker in _ALONE:
             folders.clear()
-            continue
-        for name in sorted({*names} - _FOLDERS.keys()):
+        for name in sorted({*names} - {marker}):
             yield from _of_file(folder / name)
 
 
@@ -106,7 +105,7 @@ def _is_sealed(file: Path) -> bool:
     with file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - 64))
         tail = stream.read()
-    return SEAL.encode() in tail or re.search(rb'"[0-9a-f]{12}|[0-9a-f]{12}"', tail) is not None
+    return f'"{SEAL}"'.encode() in tail or re.search(rb'".{4}": "[0-9a-f]{16}"\s*}\s*\Z', tail) is not None
 
 
 def _comparison(name: str) -> Callable[[Path], object]:
@@ -117,9 +116,9 @@ def _comparison(name: str) -> Callable[[Path], object]:
 
 
 _FOLDERS: Mapping[str, tuple[str, str]] = {
-    "scores.json": ("scored data set", "scored_data:verify_scored"),
     "shards.json": ("scores of shards", "scored_shards:verify_scored_shards"),
     "buckets.json": ("buckets", "streaming.index:verify_bucketed"),
+    "scores.json": ("scored data set", "scored_data:verify_scored"),
     "region_store.json": ("region store", "data.regions.store:RegionStore"),
     "vision_features.json": ("vision features", "models.vision_features:VisionFeatures"),
     "curriculum.json": ("checkpoint", "training.checkpoints:verify_checkpoint"),
