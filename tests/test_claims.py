@@ -111,7 +111,7 @@ def test_claims_are_touched_while_their_owner_lives(folder):
         claims.take("b")
         theirs = claim(folder, "b", age=1000)
         os.utime(folder / "a.claim", (0, 0))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 15
         while (folder / "a.claim").stat().st_mtime == 0 and time.monotonic() < end:
             time.sleep(0.02)
         assert (folder / "a.claim").stat().st_mtime > 0
