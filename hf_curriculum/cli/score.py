@@ -199,11 +199,9 @@ def score_command(
         _score_in_place(ctx, read, as_json)
         return
     aim, scorers = _aim(output, side_file), _scorers_from(scorer, read, fit_on)
-    folder, (rank, world_size) = parts or aim.with_name(f"{aim.name}.parts"), launched(rank, ranks)
-    if not overwrite and (output / "scores.json" if output else aim).exists():
-        if rank > 0:
-            return
-        raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+    folder, (rank, world_size) = parts or _parts_beside(aim), launched(rank, ranks)
+    if not _may_begin(ctx, aim, rank):
+        return
     reading = {name: ctx.params[name] for name in _READING} | {"columns": column_mapping(column)}
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
     _show_rows(data, rank)
@@ -301,6 +299,33 @@ def _aim(output: Path | None, side_file: Path | None) -> Path:
     if output is not None:
         validate_output(output)
     return output or side_file
+
+
+def _parts_beside(aim: Path) -> Path:
+    """The folder of parts next to the output, whose name nobody may have given to a link."""
+    from hf_curriculum.files import refuse_link
+
+    folder = aim.with_name(f"{aim.name}.parts")
+    refuse_link(folder)
+    return folder
+
+
+def _may_begin(ctx: typer.Context, aim: Path, rank: int) -> bool:
+    """Whether there is something to score; the first process has a lock until the command ends.
+
+    Without it, of two commands that score at once with other scorers, one would replace what the other has saved.
+    """
+    from hf_curriculum.files import sole_writer
+    from hf_curriculum.scored_data import FILE_NAME
+
+    if rank == 0:
+        place = aim.resolve()
+        ctx.with_resource(sole_writer(place, place.with_name(f".{place.name}.score.lock")))
+    if ctx.params["overwrite"] or not (aim / FILE_NAME if ctx.params["output"] else aim).exists():
+        return True
+    if rank == 0:
+        raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+    return False
 
 
 def _chosen(

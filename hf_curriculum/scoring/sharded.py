@@ -140,7 +140,8 @@ class _ShardedRun(ScoringRun):
         return self.folder / split.name / next(iter(scorer.outputs))
 
     def part_folder(self, scorer: Scorer, split: Split, stage: ScorerInputs) -> PartFolder:
-        folder, manifest = self.folder_of(scorer, split), self.manifest(stage)
+        own_folder(self.folder / split.name)
+        folder, manifest = own_folder(self.folder_of(scorer, split)), self.manifest(stage)
         return PartFolder(folder, manifest, len(stage.inputs), self.step, single_process=self.world_size == 1)
 
     def stage(self, scorer: Scorer, split: Split) -> ScorerInputs:

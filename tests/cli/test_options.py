@@ -255,7 +255,9 @@ def test_plan_with_every_option(scored, replaced, tmp_path):
     assert named == {"global_batch_size": 2, "epochs": 1.5}
     [((data, rule, column), _)] = rank.calls
     assert (len(data), rule.type, column) == (2, "iid", None)  # a rule in random order goes by no score
-    assert (drawn.calls, drawn.gives.savefig.calls) == ([((made,), {})], [((tmp_path / "a.svg",), {})])
+    assert drawn.calls == [((made,), {})]
+    [((temporary,), how)] = drawn.gives.savefig.calls
+    assert (temporary.parent, temporary.suffix, how) == (tmp_path, ".svg", {"format": "svg"})
     assert found.stdout == "the plan\n"
     assert found.stderr.splitlines() == [
         f"drawn in {tmp_path / 'a.svg'}",

@@ -11,7 +11,6 @@ import os
 import posixpath
 import re
 import tarfile
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +37,7 @@ from hf_curriculum.data.readers.outside_files import validate_folder, validate_i
 from hf_curriculum.data.readers.samples import IMAGES, RECORDS, TEXTS, Sample, group_samples
 from hf_curriculum.data.readers.tables import CAPTION_FIELDS, caption_fields, find_alias
 from hf_curriculum.files import file_digest, reading, special_file
-from hf_curriculum.remote import RemoteFolder
+from hf_curriculum.remote import RemoteFolder, scratch_folder
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -106,10 +105,10 @@ class SourceShard:
             os.stat(path)
             yield Path(path)
             return
-        with tempfile.TemporaryDirectory(prefix="hf_curriculum-shard-") as folder:
+        with scratch_folder() as folder:
             parent, _, name = self.address.rpartition("/")
-            RemoteFolder(parent, dict(self.storage_options)).download(name, self.bytes, None, Path(folder, name))
-            yield Path(folder, name)
+            RemoteFolder(parent, dict(self.storage_options)).download(name, self.bytes, None, folder / name)
+            yield folder / name
 
 
 def _is_local(fs: fsspec.AbstractFileSystem) -> bool:
