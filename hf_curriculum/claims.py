@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hf_curriculum.config import parse_json
+from hf_curriculum.files import is_running, own_folder, refuse_link
 
 _ENDING = ".claim"
 _WRITING = 2.0  # seconds that it may take to write a claim
@@ -51,12 +53,14 @@ class Claims:
         self.folder = folder
         self.lease = lease
         self.owner: str = f"process {os.getpid()} on {platform.node()}"
+        self._token = secrets.token_hex(8)
         self._held: set[Path] = set()
         self._stop = threading.Event()
 
     @contextmanager
     def alive(self) -> Iterator[None]:
         """Touches the files of this process meanwhile, and gives back what it still holds at the end."""
+        refuse_link(self.folder)
         thread = threading.Thread(target=self._touch, daemon=True)
         thread.start()
         try:
@@ -73,45 +77,66 @@ class Claims:
         while not self._stop.wait(self.lease / 6):
             for file in list(self._held):
                 with suppress(OSError):  # given back, or the disk is away for a moment
-                    os.utime(file)
+                    if self._is_own(file):
+                        os.utime(file, follow_symlinks=False)
 
     def take(self, name: str) -> bool:
         """Claims a piece, unless another process that lives has it."""
-        file = self.folder / f"{name.replace('/', '%2F')}{_ENDING}"
+        file = self._file(name)
         while True:
             try:
-                number = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                number = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
             except FileExistsError:
+                refuse_link(file)
                 if not self._is_dead(file):
                     return False
-                grave = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-                with suppress(FileNotFoundError):  # of several that see it dead one moves it away
-                    os.replace(file, grave)
-                    grave.unlink()
+                file.unlink(missing_ok=True)
             except FileNotFoundError:  # nobody was here yet, or who was last has removed it, and maybe all around it
                 if not self.folder.parent.is_dir():
                     return False
-                self.folder.mkdir(exist_ok=True)
+                own_folder(self.folder)
             else:
+                facts = {"name": name, "owner": self.owner, "begun": time.strftime("%Y-%m-%d %H:%M:%S")}
+                facts |= {"host": platform.node(), "pid": os.getpid(), "pids": _pids(), "token": self._token}
+                try:
+                    os.write(number, json.dumps(facts).encode())
+                except OSError:
+                    file.unlink(missing_ok=True)
+                    raise
+                finally:
+                    os.close(number)
                 self._held.add(file)
-                with os.fdopen(number, "w", encoding="utf-8") as stream:
-                    facts = {"name": name, "owner": self.owner, "host": platform.node(), "pid": os.getpid()}
-                    json.dump({**facts, "begun": time.strftime("%Y-%m-%d %H:%M:%S")}, stream)
                 return True
+
+    def holds(self, name: str) -> bool:
+        """Whether this process has a piece."""
+        return self._file(name) in self._held
 
     def give_back(self, name: str) -> None:
         """Ends the claim on a piece."""
-        self._release(self.folder / f"{name.replace('/', '%2F')}{_ENDING}")
+        self._release(self._file(name))
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name.replace('/', '%2F')}{_ENDING}"
 
     def _release(self, file: Path) -> None:
         self._held.discard(file)
-        file.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if self._is_own(file):
+                file.unlink()
+
+    def _is_own(self, file: Path) -> bool:
+        """Whether a claim still is this process's: who was silent for too long has lost it to another one."""
+        try:
+            return _read(file).get("token") == self._token
+        except ValueError:
+            return False
 
     def _is_dead(self, file: Path) -> bool:
         try:
-            facts = parse_json(file.read_bytes())
-            here = facts["host"] == platform.node()
-            if here and file not in self._held and not _runs(int(facts["pid"])):
+            facts = _read(file)
+            here = facts["host"] == platform.node() and facts.get("pids", _pids()) == _pids()
+            if here and not is_running(int(facts["pid"])):
                 return True
         except FileNotFoundError:
             return True
@@ -125,29 +150,38 @@ class Claims:
             with tempfile.TemporaryFile(dir=self.folder) as now:
                 now.write(b"\0")
                 now.flush()
-                return os.fstat(now.fileno()).st_mtime - file.stat().st_mtime
+                return os.fstat(now.fileno()).st_mtime - file.lstat().st_mtime
         except FileNotFoundError:
             return 0.0
 
     def living(self) -> list[Claim]:
         """The claims there are, of processes that live."""
-        found = []
+        claims = []
         for file in sorted(self.folder.glob(f"*{_ENDING}")):
             try:
-                facts = parse_json(file.read_bytes())
+                facts = _read(file)
                 if not self._is_dead(file):
-                    found.append(Claim(facts["name"], f"{facts['owner']}, begun {facts['begun']}", self._age(file)))
+                    claims.append(Claim(facts["name"], f"{facts['owner']}, begun {facts['begun']}", self._age(file)))
             except (OSError, ValueError, KeyError):
                 continue
-        return found
+        return claims
 
 
-def _runs(pid: int) -> bool:
-    """Whether a process of this machine runs; one that has ended and was not waited for does not."""
+def _read(file: Path) -> dict[str, Any]:
+    """What a claim says; a link is not followed, and a FIFO not waited for."""
+    number = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except ProcessLookupError:
-        return False
-    except (OSError, IndexError):  # another user's, or a system without /proc
-        return True
+        facts = parse_json(os.read(number, 1 << 16))
+    finally:
+        os.close(number)
+    if not isinstance(facts, dict):
+        raise ValueError(f"{file} holds no claim.")
+    return facts
+
+
+def _pids() -> str:
+    """Which processes the numbers of this one count: containers of one host's name may have numbers of their own."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

@@ -7,7 +7,9 @@ import gc
 import hashlib
 import json
 import math
+import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
@@ -159,7 +161,7 @@ def _construct_mapping(loader: Any, node: Any, deep: bool = False) -> dict[Any, 
     import yaml
 
     names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
         raise yaml.YAMLError(f"the key {twice!r} stands twice in the mapping of line {node.start_mark.line + 1}")
     return yaml.SafeLoader.construct_mapping(loader, node, deep)
 
@@ -205,7 +207,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(names).items() if count > 1)
         raise RepeatedKeyError(f"The key {twice!r} stands twice in one object, {pairs[:3]!r:.120}", "", 0)
     return found
 
@@ -233,3 +235,40 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [without_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_SECRETS = (
+    *("token", "hf_token", "hub_token", "push_to_hub_token", "use_auth_token", "hugging_face_hub_token"),
+    *("access_token", "auth_token", "session_token", "aws_session_token", "sas_token", "password", "passwd"),
+    *("secret", "client_secret", "secret_key", "secret_access_key", "aws_secret_access_key"),
+    *("api_key", "account_key", "access_key"),
+)
+_NAMES = "|".join(name.replace("_", "[_-]") for name in _SECRETS)
+_VALUE = r"(?:'[^']+'|\"[^\"]+\"|[^\s`'\"&,;)}<>]+)"
+_SECRET = re.compile(
+    r"\b(?:hf|api_org)_(?!curriculum\b)[A-Za-z0-9]{8,}|(?<=bearer )[^\s'\"]+"  # as tokens of the Hub look
+    rf"|(?P<option>(?<![\w-])--(?:{_NAMES})[= ]){_VALUE}"
+    rf"|(?P<item>(?<![\w-])(?:{_NAMES})(?:=|['\"]: ?))(?!True\b|False\b|None\b){_VALUE}"
+    r"|(?P<user>https?://|://(?=[^\s/:@]*:))[^\s/]+@"
+    r"|(?P<query>[?&](?P<name>[^\s=&?]+)=)[^\s&'\"<>]+",
+    re.IGNORECASE,
+)
+_SIGNS = re.compile("sig|token|secret|credential|password|key|auth", re.IGNORECASE)
+"""What is in the names of an address's parameters that open what it leads to, and not just name it."""
+
+
+def redact(text: str, token: str | bool | None = None) -> str:
+    """The text without tokens, passwords and signatures: this one, HF_TOKEN, and what looks or is called like one."""
+    named = [os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")]
+    for secret in (token, *(value for value in named if len(value) > 5)):
+        if isinstance(secret, str) and secret.strip():
+            text = text.replace(secret, "<token>").replace(secret.strip(), "<token>")
+    return _SECRET.sub(_hidden, text)
+
+
+def _hidden(match: re.Match[str]) -> str:
+    """What is left of a secret: the name that it stood behind."""
+    if match["query"] and not _SIGNS.search(match["name"]):
+        return match[0]
+    before = match["option"] or match["item"] or match["user"] or match["query"] or ""
+    return f"{before}<token>{'@' * bool(match['user'])}"

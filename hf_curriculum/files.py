@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from filelock import FileLock, SoftFileLease, Timeout
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LEASE = 30.0  # seconds after which a silent process loses a lock, on a disk that has none of its own
 _LOOK = 35.0  # seconds that such a lock is looked at: a dead owner on another machine looks alive for a lease
-_SEAL = "seal"
+SEAL = "seal"
+_DIGEST_BYTES = 16
 
 
 # ---- Reading back ----
@@ -53,6 +54,8 @@ def reading(path: str | Path, remedy: str) -> Iterator[None]:
         raise FileNotFoundError(errno.ENOENT, f"it does not exist. {remedy}", str(error.filename or path)) from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, not of the content
+            if error.filename is None:
+                raise OSError(error.errno, error.strerror, str(path)) from error
             raise
         raise DamagedFileError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from error
 
@@ -68,8 +71,18 @@ def read_json(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> Any:
 
 def read_sealed(path: str | Path, remedy: str, needs: Iterable[str] = ()) -> dict[str, Any]:
     """What `write_sealed` wrote; a `DamagedFileError` where it was damaged or changed since."""
-    facts = read_json(path, remedy, [_SEAL, *needs])
-    if facts.pop(_SEAL) != _seal(facts):
+    with reading(path, remedy):
+        content = Path(path).read_bytes()
+    return parse_sealed(content, path, remedy, needs)
+
+
+def parse_sealed(content: bytes, path: str | Path, remedy: str, needs: Iterable[str] = ()) -> dict[str, Any]:
+    """`read_sealed` of what was read from a path or an address."""
+    with reading(path, remedy):
+        facts = parse_json(content)
+        for name in (SEAL, *needs):
+            facts[name]
+    if facts.pop(SEAL) != _seal(facts):
         raise DamagedFileError(f"{path} was damaged, or changed after it was written. {remedy}")
     return facts
 
@@ -112,6 +125,33 @@ def validate_digest(path: str | Path, recorded: str, remedy: str) -> None:
         )
 
 
+def is_intact(path: str | Path) -> bool:
+    """Whether a file is there and ends in the digest that `append_digest` gave it."""
+    try:
+        with open(path, "rb") as stream:
+            digest, tail = _stream_digest(stream, os.fstat(stream.fileno()).st_size - _DIGEST_BYTES), stream.read()
+    except FileNotFoundError:
+        return False
+    return tail == digest
+
+
+def validate_intact(path: Path, remedy: str = "Start again: it is written anew from its parts.") -> None:
+    """Raises a `DamagedFileError` for a file that does not end in the digest that `append_digest` gave it."""
+    if not is_intact(path):
+        raise DamagedFileError(f"{path} holds something else than was written: it was damaged or replaced. {remedy}")
+
+
+def _stream_digest(stream: BinaryIO, length: int) -> bytes:
+    """XXH3 (128 bits) of so many bytes that follow in a file."""
+    from xxhash import xxh3_128
+
+    state = xxh3_128()
+    while length > 0 and (block := stream.read(min(length, 1 << 20))):
+        state.update(block)
+        length -= len(block)
+    return state.digest()
+
+
 def special_file(path: str | Path) -> str | None:
     """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end."""
     try:
@@ -143,7 +183,7 @@ def new_files(*targets: str | Path) -> Iterator[list[Path]]:
         for path in paths:
             remove_dead(path)
         temporaries = [stack.enter_context(_temporary(path)) for path in paths]
-        with _explained(paths[-1], temporaries):
+        with explained(paths[-1], temporaries):
             yield temporaries
             for temporary in temporaries:
                 with temporary.open("rb+") as stream:
@@ -161,7 +201,7 @@ def new_file(target: str | Path) -> Iterator[Path]:
 def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
     """Writes a file completely or not at all, also when it is killed or several processes write the same file."""
     path = Path(path)
-    with _temporary(path) as temporary, _explained(path, [temporary]):
+    with _temporary(path) as temporary, explained(path, [temporary]):
         with temporary.open("wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
@@ -178,17 +218,99 @@ def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: b
         os.replace(temporary, path)
 
 
+def append_text(path: str | Path, text: str) -> None:
+    """Adds to a file whose name this package chose; a `ValueError` for a link of that name."""
+    path = Path(path)
+    refuse_link(path)
+    with explained(path, []):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        with os.fdopen(number, "wb") as stream:
+            stream.write(text.encode())
+
+
 def write_sealed(path: str | Path, facts: Mapping[str, Any], *, keep_existing: bool = False) -> None:
     """Writes facts as JSON with a digest of them, atomically; `read_sealed` refuses what was changed since."""
-    sealed = {**facts, _SEAL: _seal(json.loads(json.dumps(facts)))}
+    sealed = {**facts, SEAL: _seal(json.loads(json.dumps(facts)))}
     text = json.dumps(sealed, indent=1, ensure_ascii=False)
     write_atomically(path, text + "\n", keep_existing=keep_existing)
+
+
+def append_digest(path: Path) -> None:
+    """Ends a file with a digest of it, which readers of formats that know their end (.npy, Arrow streams) pass over.
+
+    For files of caches, which `is_intact` compares before they are read: those that are damaged are made again.
+    """
+    with path.open("rb+") as stream:
+        stream.write(_stream_digest(stream, os.fstat(stream.fileno()).st_size))
+
+
+def growing_file(path: Path) -> BinaryIO:
+    """A file to which several calls add, opened for reading and writing and made where it is missing.
+
+    Who adds to it records how much of it counts, with a digest, in a sealed file.
+    """
+    refuse_link(path)
+    if special_file(path):
+        raise ValueError(f"{path} is a {special_file(path)}, and a file is written under this name. Remove it.")
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
+
+
+def write_together(
+    folder: str | Path, contents: Mapping[str, str | bytes], manifest: str = "", facts: Mapping[str, Any] | None = None
+) -> None:
+    """Writes files that belong together into a folder that the user names: all of them, or none.
+
+    Args:
+        folder: made if it is not there.
+        contents: what each file holds, by name, or by path below the folder.
+        manifest: the name of a sealed JSON file, which takes its place last and holds the digests of the others.
+        facts: what else it says.
+    """
+    folder = Path(folder).resolve()
+    paths = [folder / name for name in (*contents, *([manifest] if manifest else []))]
+    for parent in {path.parent for path in paths if path.parent != folder}:
+        own_folder(parent)
+    with new_files(*paths) as temporaries:
+        for temporary, content in zip(temporaries, contents.values(), strict=False):
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        if manifest:
+            digests = {name: file_digest(file) for name, file in zip(contents, temporaries, strict=False)}
+            write_sealed(temporaries[-1], {**(facts or {}), "files": digests})
+
+
+def verify_together(manifest: str | Path, remedy: str = "Copy or write all of it again.") -> dict[str, Any]:
+    """What a sealed file says; all files beside it that it names, as `write_together` does, are compared too.
+
+    Raises:
+        FileNotFoundError: one of them is missing.
+        DamagedFileError: one of them was changed since.
+    """
+    facts = read_sealed(manifest, remedy)
+    for name, recorded in facts.get("files", {}).items():
+        validate_digest(Path(manifest).parent / name, recorded, remedy)
+    return facts
+
+
+def validate_beside(file: str | Path, manifest: str, remedy: str) -> None:
+    """Compares a file with its digest in the manifest that lies beside it; one without a manifest of ours is free.
+
+    Raises:
+        DamagedFileError: the file, or the manifest, was changed since.
+    """
+    about = Path(file).with_name(manifest)
+    try:
+        sealed = SEAL in read_json(about, remedy)
+    except (ValueError, OSError):
+        sealed = False  # another program's, or none
+    if sealed and (recorded := read_sealed(about, remedy, ["files"])["files"].get(Path(file).name)):
+        validate_digest(file, recorded, remedy)
 
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """A new empty file beside another one, of which the name tells who writes it; it is deleted in the end."""
-    with _explained(path, []):
+    with explained(path, []):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.{path.name}")
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # permissions as the umask says
@@ -209,7 +331,10 @@ def remove_dead(path: Path) -> None:
     for left in folder.glob(f"{_writer()}*-*.{name}"):
         pid = left.name.split("-")[1]
         if pid.isdecimal() and not is_running(int(pid)):
-            left.unlink(missing_ok=True)
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def is_running(pid: int) -> bool:
@@ -224,7 +349,7 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def _explained(path: Path, temporaries: list[Path]) -> Iterator[None]:
+def explained(path: Path, temporaries: list[Path]) -> Iterator[None]:
     """Names the file where the system says only that a disk is full or cannot be written."""
     try:
         yield
@@ -269,10 +394,44 @@ def _former(path: Path) -> Iterator[Path | None]:
 # ---- Folders ----
 
 
+@contextmanager
+def staged_folder(folder: str | Path) -> Iterator[Path]:
+    """A temporary folder for a library that writes many files, which then take their places in a folder of the user.
+
+    What else lies there stays.
+
+    Args:
+        folder: made if it is not there.
+
+    Raises:
+        ValueError: a sub-folder of that name is a link.
+        OSError: one cannot be written; those that were there are as they were.
+    """
+    target = Path(folder).resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    remove_dead(target)
+    staging = target / f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.staged"
+    staging.mkdir()
+    try:
+        with explained(target, []):
+            yield staging
+            files = [path for path in staging.rglob("*") if path.is_file()]
+            files.sort(key=lambda path: (-len(path.parts), path))  # what lies in sub-folders first
+            paths = [target / path.relative_to(staging) for path in files]
+            for parent in sorted({path.parent for path in paths if path.parent != target}):
+                own_folder(parent)
+            for path in files:
+                with path.open("rb+") as stream:
+                    os.fsync(stream.fileno())
+            _replace_all(files, paths)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
 def own_folder(path: str | Path) -> Path:
     """A folder whose name this package chose, made where it is missing; a `ValueError` for a link of that name."""
     path = Path(path)
-    with _explained(path, []):
+    with explained(path, []):
         path.mkdir(parents=True, exist_ok=True)
     refuse_link(path)
     return path
@@ -361,7 +520,7 @@ def complete_folder(path: str | Path) -> Iterator[Path]:
     An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
     """
     target = Path(path).resolve()
-    with sole_writer(target, target.with_name(f".{target.name}.lock")), _explained(target, []):
+    with sole_writer(target, target.with_name(f".{target.name}.lock")), explained(target, []):
         recover_folder(target)
         folder = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(4)}")
         folder.mkdir()

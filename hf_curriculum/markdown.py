@@ -20,6 +20,7 @@ _SPECIAL = re.compile(
     r"|\A[-+=]|(?<=\A\d)[.)](?!\S)|(?<=\A\d\d)[.)](?!\S)"  # lists and headings, at the beginning of a line
     r"|(?<!\d)\.(?=\w)|\.(?=[^\W\d])|:(?=\S)"  # links and pictograms
 )
+_RUN = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "＝", "＋", "－", "＠")  # how cells begin that spreadsheets run
 _JOINERS = "\u200c\u200d"  # they hold letters apart and an emoji together, and do nothing else
 _FRONT = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 
@@ -31,6 +32,19 @@ def one_line(text: object, limit: int | None = None) -> str:
     ).strip()
     plain = re.sub(r" {2,}", " ", plain)
     return plain if limit is None or len(plain) <= limit else plain[: limit - 1].rstrip() + "…"
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell of CSV that a spreadsheet shows and does not run: a text that could be a formula gets a `'` before it.
+
+    One that begins with `'` gets another, so that `csv_text` tells them apart; numbers stay numbers.
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(_RUN) else value
+
+
+def csv_text(cell: str) -> str:
+    """The text that `csv_cell` wrote."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_RUN) else cell
 
 
 def plain(text: object, limit: int | None = None) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from datasets import Dataset
 
 from hf_curriculum.config import digest, parse_json
-from hf_curriculum.files import read_json, reading, write_atomically
+from hf_curriculum.files import read_sealed, reading, write_sealed
 from hf_curriculum.fingerprint import column_digests
+from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -104,11 +104,11 @@ class PartFolder:
         if single_process and not [name for name in names if name != _MANIFEST and not name.startswith(".")]:
             file.unlink(missing_ok=True)
         if not file.exists():
-            write_atomically(file, json.dumps(self.manifest, indent=1), keep_existing=True)
-        found = read_json(file, "Delete its folder and start again: all parts will be made.", ["rows"])
-        if found != self.manifest:
+            write_sealed(file, self.manifest, keep_existing=True)
+        present = read_sealed(file, "Delete its folder and start again: all parts will be made.")
+        if present != self.manifest:
             raise ValueError(
-                f"{self.folder} holds parts of another run: {_differences(found, self.manifest)}. Together they "
+                f"{self.folder} holds parts of another run: {_differences(present, self.manifest)}. Together they "
                 "would be columns made in two ways. Give this run a folder of its own, or delete that one; processes "
                 "that work together need the same data, arguments and versions of libraries."
             )
@@ -127,24 +127,18 @@ class PartFolder:
 
     def write(self, part: int, columns: Mapping[str, np.ndarray | pa.Array]) -> None:
         """Writes a part completely or not at all."""
-        about = json.dumps({"run": self.digest, "part": part, "columns": list(columns)}).encode()
-        table = pa.table({column: pa.array(values) for column, values in columns.items()})
-        buffer = pa.BufferOutputStream()
-        table = table.replace_schema_metadata({_MARK: about})
-        pyarrow.parquet.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-        write_atomically(self.file(part), buffer.getvalue().to_pybytes())
+        about = json.dumps({"run": self.digest, "part": part})
+        table = pa.table({column: pa.array(values) for column, values in columns.items()}, metadata={_MARK: about})
+        with sealed_parquet(self.file(part), table.schema) as writer:
+            writer.write_table(table)
 
     def read(self, part: int) -> pa.Table:
         """Reads a part."""
         file, rows = self.file(part), len(self.rows_of(part))
-        try:
-            table = pyarrow.parquet.read_table(file.absolute(), page_checksum_verification=True)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{file} cannot be read ({error}). {_REMEDY}") from error
+        table = read_sealed_parquet(file, _REMEDY)
         with reading(file, _REMEDY):
-            about, names = parse_json((table.schema.metadata or {}).get(_MARK, b"{}")), table.column_names
-            named = about.pop("columns")
-        if (about, named) != ({"run": self.digest, "part": part}, names) or table.num_rows != rows:
+            about = parse_json(table.schema.metadata[_MARK])
+        if about != {"run": self.digest, "part": part} or table.num_rows != rows:
             raise ValueError(
                 f"{file} does not belong here: it has the metadata {about} and {table.num_rows} rows, but part {part} "
                 f"of run {self.digest!r} with {rows} rows is expected. {_REMEDY}"

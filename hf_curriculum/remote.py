@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import os
+import secrets
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fsspec.core import url_to_fs
 from fsspec.registry import known_implementations
 
-from hf_curriculum.files import file_digest
+from hf_curriculum.config import redact
+from hf_curriculum.files import file_digest, lock_file
 
 T = TypeVar("T")
 
@@ -23,6 +29,7 @@ BACKOFF = 0.5
 """Seconds before the second attempt; twice as long before each further one."""
 
 _REMEDY = "Copy it there again, or make it again."
+_SCRATCH, _LOCK = "hf_curriculum-shard-", ".lock"
 _kept: list[Any] = []  # file systems: one without references closes its connections, in a forked process too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_CREDENTIALS = (
@@ -30,6 +37,26 @@ _NO_CREDENTIALS = (
     "PartialCredentialsError",
     "DefaultCredentialsError",
 )  # of botocore and Google
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder for what is fetched; those that killed processes have left are removed first.
+
+    Beside each lies a lock, which exists before the folder does and is free when its process has ended.
+    """
+    root = Path(tempfile.gettempdir())
+    for name in {left.name.removesuffix(_LOCK) for left in root.glob(f"{_SCRATCH}*")}:
+        with suppress(OSError, ValueError), lock_file(root / f"{name}{_LOCK}") as holder:  # another user's, or a link
+            if not holder:
+                shutil.rmtree(root / name, ignore_errors=True)
+    folder = root / f"{_SCRATCH}{secrets.token_hex(8)}"
+    with lock_file(root / f"{folder.name}{_LOCK}"):
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class RemoteFolder:
@@ -41,12 +68,17 @@ class RemoteFolder:
     """
 
     def __init__(self, address: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        self.address: str = address.rstrip("/")
+        self._target = address.rstrip("/")
+        self.address: str = redact(self._target)  # as messages, records and names of caches have it
         self.storage_options: dict[str, Any] = dict(storage_options or {})
         self._opened: tuple[int, Any, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": None}
+
+    def place(self, name: str) -> str:
+        """A file's address as messages have it, without the passwords and signatures that an address may hold."""
+        return redact(f"{self._target}/{name}".rstrip("/"))
 
     def read(self, name: str, size: int | None = None) -> bytes | None:
         """A file's content, which has `size` bytes if that is known; None if there is no such file."""
@@ -54,7 +86,7 @@ class RemoteFolder:
         def read(files: Any, root: str) -> bytes:
             content = files.cat_file(f"{root}/{name}")
             if size not in (None, len(content)):
-                raise ValueError(f"{self.address}/{name} has {size:,} bytes, but {len(content):,} came. {_REMEDY}")
+                raise ValueError(f"{self.place(name)} has {size:,} bytes, but {len(content):,} came. {_REMEDY}")
             return content
 
         try:
@@ -73,11 +105,11 @@ class RemoteFolder:
 
     def verify(self, name: str, size: int, checksum: str) -> None:
         """Reads a file, as `download` does, and keeps nothing of it."""
-        with tempfile.TemporaryDirectory() as folder:
-            self.download(name, size, checksum, Path(folder, "file"))
+        with scratch_folder() as folder:
+            self.download(name, size, checksum, folder / "file")
 
     def download(self, name: str, size: int, checksum: str | None, target: Path) -> None:
-        """Copies a file, and compares it with its size, and with its `file_digest` where that is known.
+        """Copies a file, and compares it with its size and its `file_digest`; else with a checksum of the store's.
 
         Raises:
             FileNotFoundError: it is missing.
@@ -91,26 +123,27 @@ class RemoteFolder:
             came = target.stat().st_size
             if came != size:
                 raise ValueError(
-                    f"{self.address}/{name} came with {came:,} bytes, and has to have {size:,}, {ATTEMPTS} times: "
+                    f"{self.place(name)} came with {came:,} bytes, and has to have {size:,}, {ATTEMPTS} times: "
                     f"it was truncated or replaced since it was listed. {_REMEDY}"
                 )
-            found = None if checksum is None else file_digest(target)
-            if found != checksum:
+            algorithm, expected = ("xxh3", checksum) if checksum else _store_checksum(files, f"{root}/{name}")
+            digest = _hashed(target, algorithm) if expected else ""
+            if digest != expected:
                 raise ValueError(
-                    f"{self.address}/{name} came with the right size, but another content (digest "
-                    f"{found}, not {checksum}), {ATTEMPTS} times. {_REMEDY}"
+                    f"{self.place(name)} came with the right size, but another content (digest "
+                    f"{digest}, not {expected}), {ATTEMPTS} times. {_REMEDY}"
                 )
 
         try:
             self._attempt(name, copy)
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{self.address}/{name} was there when the folder was listed, and is no longer. {_REMEDY}"
+                f"{self.place(name)} was there when the folder was listed, and is no longer. {_REMEDY}"
             ) from error
 
     def _attempt(self, name: str, work: Callable[[Any, str], T]) -> T:
         """What `work` gives for the file system and the folder's path there; made again where the network failed."""
-        where, attempt = f"{self.address}/{name}".rstrip("/"), 0
+        where, attempt = self.place(name), 0
         while True:
             files, root = self._open()
             attempt += 1
@@ -119,20 +152,23 @@ class RemoteFolder:
             except FileNotFoundError:
                 raise
             except Exception as error:  # each implementation of fsspec has errors of its own
+                said = redact(str(error))
                 if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
                     raise PermissionError(
-                        f"{where} cannot be read: access is denied ({error}). Look at the credentials, which the file "
+                        f"{where} cannot be read: access is denied ({said}). Look at the credentials, which the file "
                         "system finds by itself or takes from `storage_options=`, and at what they allow."
                     ) from error
                 if isinstance(error, OSError) and error.errno in _FULL:
                     raise OSError(
-                        error.errno, f"There is no space left for {where}. Give `cache_limit=`, or another `cache=`."
+                        error.errno,
+                        f"There is no space left for {where}. Give `cache_limit=`, or another `cache=`.",
+                        where,
                     ) from error
                 if attempt == ATTEMPTS and isinstance(error, ValueError):
                     raise
                 if attempt == ATTEMPTS:
                     raise ConnectionError(
-                        f"{where} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: {error}). Look at "
+                        f"{where} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: {said}). Look at "
                         "the address and the network. A run resumes where it was."
                     ) from error
             time.sleep(BACKOFF * 2 ** (attempt - 1))
@@ -142,9 +178,9 @@ class RemoteFolder:
         process = os.getpid()
         if self._opened is None or self._opened[0] != process:
             try:
-                files, root = url_to_fs(self.address, **self.storage_options)
+                files, root = url_to_fs(self._target, **self.storage_options)
             except ImportError as error:
-                made_by = known_implementations.get(self.address.partition("://")[0], {}).get("class", "fsspec.")
+                made_by = known_implementations.get(self._target.partition("://")[0], {}).get("class", "fsspec.")
                 package = made_by.partition(".")[0]
                 remedy = "" if package == "fsspec" else f": pip install {package}"
                 raise ImportError(
@@ -154,3 +190,26 @@ class RemoteFolder:
             _kept.append(files)
             self._opened = process, files, root.rstrip("/")
         return self._opened[1:]
+
+
+def _store_checksum(files: Any, path: str) -> tuple[str, str]:
+    """An algorithm, and the digest that a store has of an object by it in hexadecimal digits; "" where it has none."""
+    if "s3" in files.protocol:  # what lists objects does not tell how they are encrypted
+        bucket, key, _ = files.split_path(path)
+        head = files.call_s3("head_object", Bucket=bucket, Key=key)
+        tag = head.get("ETag", "").strip('"')
+        of_content = head.get("ServerSideEncryption", "AES256") == "AES256" and "SSECustomerAlgorithm" not in head
+        return ("md5", tag if of_content and len(tag) == 32 and not bucket.endswith("--x-s3") else "")
+    about = files.info(path)
+    if lfs := about.get("lfs"):  # of the Hub
+        return "sha256", lfs["sha256"]
+    settings = about.get("content_settings") or {}
+    md5 = about.get("md5Hash") or about.get("Content-MD5") or settings.get("content_md5") or b""
+    return "md5", (base64.b64decode(md5) if isinstance(md5, str) else bytes(md5)).hex()
+
+
+def _hashed(file: Path, algorithm: str) -> str:
+    if algorithm == "xxh3":
+        return file_digest(file)
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()

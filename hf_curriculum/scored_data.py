@@ -13,8 +13,9 @@ from typing import Any
 from datasets import Dataset, DatasetDict, concatenate_datasets
 
 from hf_curriculum.data.identity import validate_image_ids
-from hf_curriculum.data.readers.outside_files import load_saved
-from hf_curriculum.files import complete_folder, read_json, reading
+from hf_curriculum.data.readers.outside_files import load_saved, local_path, validate_folder
+from hf_curriculum.data.saved_digests import compare_saved, saved_digests
+from hf_curriculum.files import complete_folder, read_sealed, write_atomically, write_sealed
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -41,12 +42,13 @@ NO_SCORES = (
 """What is wrong with a data set whose scores are to be saved or shown, and has none."""
 _FORMAT = 1
 _REMEDY = "Delete it and write it again with `write_provenance`."
+_CARD = "README.md"
 _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
 
 
 @validate_arguments
 def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
-    """The content of `scores.json`: per split its rows, and per score provenance, unscored rows and quantiles."""
+    """What `scores.json` says of scores: per split its rows, and per score provenance, unscored rows, quantiles."""
     content: dict[str, Any] = {"format": _FORMAT, "splits": {}}
     for name, part in as_splits(dataset).items():
         found = read_provenance(part)
@@ -62,14 +64,25 @@ def describe_scores(dataset: Dataset | DatasetDict) -> dict[str, Any]:
 
 @validate_arguments
 def write_provenance(dataset: Dataset | DatasetDict, path: str | Path) -> Path:
-    """Writes `scores.json` beside a saved data set: per split provenance, rows, unscored rows, quantiles."""
+    """Writes `scores.json` beside a saved data set: `describe_scores`, and digests of the saved files as they are now.
+
+    Args:
+        dataset: the scored data set.
+        path: the folder that `save_to_disk` wrote. A folder without data, or that does not exist yet, gets no digests,
+            and `load_scored` then compares rows and provenance alone.
+
+    Returns:
+        The file.
+
+    Raises:
+        TypeError: an iterable data set.
+        ValueError: there is no score column with provenance, or the saved data is damaged.
+    """
     content = describe_scores(dataset)
     if not any(part["scores"] for part in content["splits"].values()):
         raise ValueError(NO_SCORES)
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / FILE_NAME
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    file = Path(path) / FILE_NAME
+    write_sealed(file, {**content, "files": saved_digests(Path(path))})
     return file
 
 
@@ -77,28 +90,30 @@ def _load_file(path: str | Path) -> dict[str, Any]:
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. `save_scored` and `write_provenance` write it.")
-    content = read_json(file, _REMEDY)
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    content = read_sealed(file, _REMEDY, ["format"])
+    if content["format"] != _FORMAT:
         raise ValueError(f"{file} is not a score file of format {_FORMAT}. Write it again with `write_provenance`.")
     return content
 
 
 def load_provenance(path: str | Path, split: str | None = None) -> dict[str, ScoreProvenance]:
     """Reads `scores.json` back."""
-    content = _load_file(path)
-    with reading(path, _REMEDY):
-        found = {
-            name: {column: ScoreProvenance(**entry["provenance"]) for column, entry in part["scores"].items()}
-            for name, part in content["splits"].items()
-        }
-    return merged_provenance(found, split)
+    return merged_provenance(_recorded_provenance(_load_file(path)), split)
+
+
+def _recorded_provenance(content: dict[str, Any]) -> dict[str, dict[str, ScoreProvenance]]:
+    return {
+        name: {column: ScoreProvenance(**entry["provenance"]) for column, entry in part["scores"].items()}
+        for name, part in content["splits"].items()
+    }
 
 
 @validate_arguments
 def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_arguments: Any) -> None:
     """Saves a scored data set with `save_to_disk`, a `scores.json` and a section on the scores in `README.md`.
 
-    An older set in the folder stays until the new one is complete. Other files in it are kept.
+    An older set in the folder stays until the new one is complete. Other files in it are kept, links as links. A link
+    under a name that is written here is replaced, and what it leads to is left.
 
     Args:
         dataset: the scored data set.
@@ -108,6 +123,7 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
     Raises:
         TypeError: an iterable data set.
         ValueError: there is no score column with provenance, or the folder's own data would hide the splits.
+        OSError: the disk is full, or another file in the folder cannot be copied; the older set is unchanged.
         RuntimeError: another process writes the folder.
 
     Example:
@@ -121,11 +137,28 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
     section = provenance_markdown(dataset)  # fails before anything is written
     with complete_folder(path) as folder:
         validate_splits(dataset, path)
-        if Path(path).is_dir():
-            shutil.copytree(path, folder, dirs_exist_ok=True, symlinks=True, ignore=_of_saved_set)
         dataset.save_to_disk(str(folder), **save_arguments)
         write_provenance(dataset, folder)
-        _write_section(folder / "README.md", section)
+        _write_card(Path(path) / _CARD, folder / _CARD, section)
+        if Path(path).is_dir():
+            _copy_others(Path(path), folder)
+
+
+def _copy_others(old: Path, new: Path) -> None:
+    """Copies what neither this set nor the older one has written; files of ours are there already, so none is lost."""
+    present = {entry.name for entry in new.iterdir()}
+
+    def ignored(folder: str, names: list[str]) -> list[str]:
+        return [*_of_saved_set(folder, names), *(present.intersection(names) if Path(folder) == old else ())]
+
+    try:
+        shutil.copytree(old, new, dirs_exist_ok=True, symlinks=True, ignore=ignored)
+    except shutil.Error as error:
+        source, _, reason = error.args[0][0]
+        raise OSError(
+            f"{source} cannot be copied ({reason}), and files that lie beside an older set stay beside the new one. "
+            f"{old} is unchanged. Move that file elsewhere, or name another folder."
+        ) from error
 
 
 def _of_saved_set(folder: str, names: list[str]) -> list[str]:
@@ -139,16 +172,16 @@ def _of_saved_set(folder: str, names: list[str]) -> list[str]:
     ]
 
 
-def _write_section(readme: Path, section: str) -> None:
-    """Writes the section on scores into a card, of which the rest stays."""
-    text = readme.read_text(encoding="utf-8") if readme.is_file() else "# Scored data set\n"
+def _write_card(old: Path, new: Path, section: str) -> None:
+    """Writes a card with the section on scores; the rest of an older one stays, unless it is a link elsewhere."""
+    text = old.read_text(encoding="utf-8") if old.is_file() and not old.is_symlink() else "# Scored data set\n"
     block = f"{_CARD_START}\n{section}{_CARD_END}\n"
     before, start, rest = text.partition(_CARD_START)
     if start:
         text = before + block + rest.partition(_CARD_END)[2].lstrip("\n")
     else:
         text = text.rstrip("\n") + "\n\n" + block
-    readme.write_text(text, encoding="utf-8")
+    write_atomically(new, text)
 
 
 def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
@@ -164,14 +197,17 @@ def validate_splits(dataset: Dataset | DatasetDict, path: str | Path) -> None:
 def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | DatasetDict:
     """Loads a folder of `save_scored`, and verifies the data against `scores.json`; or a folder of `score_shards`.
 
+    Captions, scores and all else but the bytes of images, audio and video are compared with what was saved. Those
+    are not, because it would take as long as the disk takes to read them all; `verify` compares them too.
+
     Args:
         path: the folder. One of `score_shards` becomes a data set of keys and scores, without captions or images.
         allow_outside: let rows name files outside of the folder, and addresses: for data that you trust.
 
     Raises:
         FileNotFoundError: no `scores.json`.
-        ValueError: splits, rows or provenance differ from the file, the data names files outside, or shards are not
-            scored yet.
+        ValueError: files, splits, rows or provenance differ from what was saved, the data names files outside, or
+            shards are not scored yet.
 
     Example:
         >>> from hf_curriculum import CaptionLength, add_scores
@@ -183,19 +219,40 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     """
     if (Path(path) / MANIFEST).is_file():
         return load_scored_shards(path)
-    content, dataset = _load_file(path), load_saved(path, allow_outside=allow_outside)
+    return _load_compared(path, allow_outside)
+
+
+def verify_scored(path: str | Path) -> None:
+    """Reads a whole folder of `save_scored`, and compares all that was recorded, bytes of images included.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        FileNotFoundError: no `scores.json`.
+        ValueError: a file holds something else than was saved, or the data names files outside.
+    """
+    _load_compared(path, everything=True)
+
+
+def _load_compared(path: str | Path, allow_outside: bool = False, everything: bool = False) -> Dataset | DatasetDict:
+    """The data of a folder of `save_scored`, compared with its `scores.json` before anything of it is understood."""
+    content = _load_file(path)
+    if not allow_outside:
+        validate_folder(local_path(path))
+    compare_saved(Path(path), content["files"], everything)
+    dataset = load_saved(path, allow_outside=allow_outside)
     parts = as_splits(dataset)
-    with reading(Path(path) / FILE_NAME, _REMEDY):
-        recorded = {name: part["rows"] for name, part in content["splits"].items()}
+    recorded = {name: part["rows"] for name, part in content["splits"].items()}
     found = {name: len(part) for name, part in parts.items()}
     if recorded != found:
         raise ValueError(
             f"{Path(path) / FILE_NAME} has the splits and rows {recorded}, but the data next to it has {found}: it is "
             "stale. Write it again with `write_provenance`."
         )
-    checked = {}
+    provenance, checked = _recorded_provenance(content), {}
     for name, part in parts.items():
-        kept, in_file = read_provenance(part), load_provenance(path, name)
+        kept, in_file = read_provenance(part), provenance[name]
         lost = {column: made for column, made in in_file.items() if column not in kept}
         if any(in_file.get(column) != made for column, made in kept.items()):
             raise ValueError(

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from xxhash import xxh3_64_intdigest
 from hf_curriculum.config import digest, parse_json
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.text import cached_arrow
-from hf_curriculum.files import read_json, reading
+from hf_curriculum.files import DamagedFileError, read_sealed, reading
 from hf_curriculum.provenance import ScoreProvenance
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -34,7 +34,14 @@ MARK = b"hf_curriculum_shard"
 """What is said of a shard in the metadata of its file of scores."""
 CHECKED = "checked_"
 """Begins the names of the columns with `checksums` of what was scored."""
-_SCORES = "scores"
+SCORES = "scores"
+"""The folder with a file of scores for each shard."""
+FITTED_VALUES = ".fitted"
+"""The folder with what scorers have fitted."""
+FAILED = ".failed"
+"""The folder with a note for each shard that could not be read."""
+_SEAL = "seal"
+_OF_SHARDS = ("shards", "dropped")  # what a manifest says of them, the rest says how they are scored
 _REMEDY = "Delete it and run `score_shards` again: this shard alone is scored anew."
 
 
@@ -44,19 +51,21 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. `score_shards` writes it.")
     status = file.stat()
-    return dict(_manifest(file.absolute(), status.st_mtime_ns, status.st_size))
+    return dict(_manifest(file.absolute(), status.st_mtime_ns, status.st_size, status.st_ino))
 
 
 @lru_cache(maxsize=4)  # it names every shard, and is asked for with each of them
-def _manifest(file: Path, changed: int, size: int) -> dict[str, Any]:
-    found = read_json(file, "Delete the folder, and score again.", ["format", "scores", "keep", "checked", "shards"])
-    validate_inside([os.path.join(file.parent, name) for name in found["shards"]], [file.parent], file)
-    return found
+def _manifest(file: Path, changed: int, size: int, number: int) -> dict[str, Any]:
+    remedy = "Delete it, and run `score_shards` again: scores of shards that are as they were are kept."
+    manifest = read_sealed(file, remedy, ["format", "scores", "keep", "checked", *_OF_SHARDS])
+    validate_inside([os.path.join(file.parent, name) for name in manifest["shards"]], [file.parent], file)
+    return manifest
 
 
-def manifest_digest(manifest: dict[str, Any]) -> str:
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
     """Identifies the way in which scores were made, whatever the shards."""
-    return digest(json.dumps({name: value for name, value in manifest.items() if name != "shards"}, sort_keys=True))
+    made = {name: value for name, value in manifest.items() if name not in _OF_SHARDS}
+    return digest(json.dumps(made, sort_keys=True))
 
 
 def stem_of(shard: str) -> str:
@@ -66,12 +75,12 @@ def stem_of(shard: str) -> str:
 
 def score_file(folder: str | Path, shard: str) -> Path:
     """Where the scores of a shard are."""
-    return Path(folder, _SCORES, f"{stem_of(shard)}.parquet")
+    return Path(folder, SCORES, f"{stem_of(shard)}.parquet")
 
 
 def done_shards(folder: str | Path) -> set[str]:
     """The stems of the shards that have scores."""
-    root, ending = Path(folder, _SCORES), ".parquet"
+    root, ending = Path(folder, SCORES), ".parquet"
     found = set()
     for place, _, names in os.walk(root):
         within = Path(place).relative_to(root).as_posix()
@@ -81,13 +90,18 @@ def done_shards(folder: str | Path) -> set[str]:
 
 
 def finished_shards(folder: str | Path) -> list[str]:
-    """The shards of a folder in order, all of which have scores; a `ValueError` if some have none."""
-    shards, done = list(read_manifest(folder)["shards"]), done_shards(folder)
+    """The shards of a folder in order, without dropped ones; a `ValueError` if some have no scores."""
+    manifest, done = read_manifest(folder), done_shards(folder)
+    dropped, count = manifest["dropped"], len(manifest["shards"])
+    shards = [shard for shard in manifest["shards"] if shard not in dropped]
     if missing := [shard for shard in shards if stem_of(shard) not in done]:
         raise ValueError(
-            f"{folder} is not complete: {len(missing):,} of {len(shards):,} shards have no scores, {missing[0]} for "
+            f"{folder} is not complete: {len(missing):,} of {count:,} shards have no scores, {missing[0]} for "
             "example. Run the command that made it again; `hf-curriculum score --status` says how far it is."
         )
+    if dropped:
+        name, why = next(iter(dropped.items()))
+        logger.warning("%s goes without %d of %d shards, such as %s: %s", folder, len(dropped), count, name, why)
     return shards
 
 
@@ -96,27 +110,71 @@ def read_shard_scores(folder: str | Path, shard: str, columns: Sequence[str] | N
 
     Raises:
         FileNotFoundError: it has none.
-        ValueError: the file is damaged, or of another run.
+        DamagedFileError: the file is damaged, or of another shard.
+        ValueError: it was made in another way than the others.
     """
-    file = score_file(folder, shard)
+    file, opened, _ = _opened(folder, shard)
+    with reading(file, _REMEDY):
+        return opened.read(None if columns is None else list(columns), use_threads=False)
+
+
+def verify_shard_scores(folder: str | Path, shard: str) -> dict[str, Any]:
+    """Reads all scores of a shard, for the checksums of their pages; returns what is said of it, errors as above."""
+    file, opened, about = _opened(folder, shard)
+    with reading(file, _REMEDY):
+        opened.read(use_threads=False)
+    return about
+
+
+def about_shard(folder: str | Path, shard: str) -> dict[str, Any]:
+    """What is said of a shard where its scores are: its name, bytes, digest and rows; errors as above."""
+    return _opened(folder, shard)[2]
+
+
+def _opened(folder: str | Path, shard: str) -> tuple[Path, pq.ParquetFile, dict[str, Any]]:
+    """The file of a shard's scores, which checks its pages when they are read, and what it says of itself."""
+    file, manifest = score_file(folder, shard), read_manifest(folder)
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: the shard {shard} is not scored yet. Run `score_shards`.")
     validate_inside([str(file.absolute())], [folder], folder)
     with reading(file, _REMEDY):
         opened = pq.ParquetFile(file.absolute(), page_checksum_verification=True)
-        about = parse_json((opened.schema_arrow.metadata or {}).get(MARK, b"{}"))
-        table = opened.read(None if columns is None else list(columns), use_threads=False)
-    wanted = {"shard": shard, "run": manifest_digest(read_manifest(folder)), "rows": table.num_rows}
-    if any(about.get(name) != value for name, value in wanted.items()):
-        raise ValueError(f"{file} does not belong here: it says {about}, and {wanted} is expected. {_REMEDY}")
-    return table
+        about = parse_json(opened.schema_arrow.metadata[MARK])
+        if about.pop(_SEAL) != digest(json.dumps(about)):
+            raise DamagedFileError(f"{file} is damaged: its metadata is not what was written. {_REMEDY}")
+    if about["run"] != manifest_digest(manifest):
+        raise ValueError(
+            f"{file} holds scores that were made in another way than {MANIFEST} beside them says. Give these scores a "
+            "folder of their own, or delete that one."
+        )
+    facts = {"shard": shard, "rows": opened.metadata.num_rows}
+    schema = score_features(manifest).arrow_schema.remove_metadata()
+    if not opened.schema_arrow.remove_metadata().equals(schema) or any(about[name] != facts[name] for name in facts):
+        raise DamagedFileError(f"{file} does not belong here: it says {about}, and {facts} is expected. {_REMEDY}")
+    return file, opened, about
 
 
-def about_shard(folder: str | Path, shard: str) -> dict[str, Any]:
-    """What is said of a shard where its scores are: its name, bytes, digest and rows."""
-    file = score_file(folder, shard)
-    with reading(file, _REMEDY):
-        return parse_json((pq.read_schema(file.absolute()).metadata or {})[MARK])
+def mark(about: Mapping[str, Any]) -> bytes:
+    """What is said of a shard in the metadata of its file of scores, with a digest of it."""
+    return json.dumps({**about, _SEAL: digest(json.dumps(about))}).encode()
+
+
+def score_features(manifest: Mapping[str, Any], before: Sequence[str] = (), checked: bool = True) -> Features:
+    """The columns of a file of scores, behind others of texts; with the `checksums` of what was scored, or without."""
+    texts = {name: Value("string") for name in (*before, KEY, *manifest["keep"])}
+    sums = {CHECKED + name: Value("uint32") for name in manifest["checked"] if checked}
+    scores = {name: ScoreProvenance(**made).to_json() for name, made in manifest["scores"].items()}
+    return Features({**texts, **sums, **{name: Value("float32", id=made) for name, made in scores.items()}})
+
+
+def verify_scored_shards(folder: str | Path) -> None:
+    """Reads all that `score_shards` has written so far; a `DamagedFileError` where something was changed since."""
+    folder, done = Path(folder), done_shards(folder)
+    for shard in read_manifest(folder)["shards"]:
+        if stem_of(shard) in done:
+            verify_shard_scores(folder, shard)
+    for file in (*folder.glob(f"{FITTED_VALUES}/*/fitted.json"), *folder.glob(f"{FAILED}/**/*.json")):
+        read_sealed(file, "Delete it, and run `score_shards` again.")
 
 
 def checksums(texts: Iterable[str | None]) -> pa.Array:
@@ -136,11 +194,7 @@ def load_scored_shards(folder: str | Path, checked: bool = False) -> Dataset:
         ValueError: shards have no scores yet, or a file is damaged.
     """
     manifest, shards = read_manifest(folder), finished_shards(folder)
-    scores = {name: ScoreProvenance(**made) for name, made in manifest["scores"].items()}
-    texts = {name: Value("string") for name in (SHARD, KEY, *manifest["keep"])}
-    sums = {CHECKED + name: Value("uint32") for name in manifest["checked"] if checked}
-    numbers = {name: Value("float32", id=made.to_json()) for name, made in scores.items()}
-    schema = Features({**texts, **sums, **numbers}).arrow_schema
+    schema = score_features(manifest, [SHARD], checked).arrow_schema
 
     def batches() -> Iterator[pa.RecordBatch]:
         for shard in shards:

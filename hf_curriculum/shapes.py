@@ -21,7 +21,7 @@ from hf_curriculum.names import SCORERS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_A = re.compile(r"\ban? (list|[\w ]+?)(?=,| of | or |$)")
+_A = re.compile(r"\ban? (list|[\w ]{1,99}?)(?=,| of | or |$)")
 _SHORT = 30
 _NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number"), bool: ((Integral, np.bool_), "a bool")}
 _TABLES = {

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hf_curriculum.files import SEAL
+from hf_curriculum.sealed_parquet import is_sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
 
@@ -67,8 +68,8 @@ def verify(path: str | Path) -> list[Verified]:
             verified.append(Verified(kind, place, f"{error}"))
     if not verified:
         raise ValueError(
-            f"{root} holds nothing that this package wrote with a record of its content, so nothing was compared. Name "
-            "a folder of scores, buckets, features, a run, or an exported order."
+            f"{root} holds nothing that this package wrote with a record of its content, so nothing was compared. "
+            "Name a folder of scores, buckets, features, a run, or an exported order."
         )
     return verified
 
@@ -96,7 +97,7 @@ def _of_file(file: Path) -> Iterator[tuple[str, Path, str]]:
         yield "exported order", file, "planning.export:verify_order"
     elif file.suffix == ".json" and not file.with_suffix("").is_file() and _is_sealed(file):
         yield "record", file, "files:verify_together"
-    elif file.suffix == ".parquet" and _is_sealed(file):
+    elif file.suffix == ".parquet" and is_sealed_parquet(file):
         yield "side file of scores", file, "scoring.join:verify_side_file"
 
 

@@ -46,7 +46,8 @@ _MARKUP = {
     "%-escapes": regex.compile(r"%[0-9A-Fa-f]{2}(?=[\w+%]|$)"),
     "addresses": regex.compile(r"https?://|www\.\w"),
     "names of files": regex.compile(
-        r"^\W*(?:\S+\.(?:jpe?g|png|gif|webp|tiff?)|(?:IMG|DSC|DSCN|DSCF|PICT|MVI|PXL)[-_ ]?[0-9][-_0-9]*)\W*$", regex.I
+        r"^\W*+(?:\S+\.(?:jpe?g|png|gif|webp|tiff?)|(?:IMG|DSC|DSCN|DSCF|PICT|MVI|PXL)[-_ ]?[0-9][-_0-9]*)\W*$",
+        regex.I,
     ),
 }
 _LOOKED_AT, _FEW = 1000, 0.01

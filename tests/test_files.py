@@ -197,7 +197,7 @@ def test_errors_of_any_library_are_one_sentence_and_those_of_the_disk_stay():
         refused = pytest.raises(DamagedFileError, match=rf"file is damaged \({type(error).__name__}.*Do it again\.")
         with refused, reading("file", "Do it again."):
             raise error
-    with pytest.raises(OSError, match="Input/output error"), reading("file", ""):
+    with pytest.raises(OSError, match="Input/output error: 'file'"), reading("file", ""):
         raise OSError(errno.EIO, "Input/output error")
 
 

@@ -22,6 +22,7 @@ ORDER = [
     "provenance",
     *(
         "fingerprint",
+        "sealed_parquet",
         "parts",
         "claims",
         "remote",

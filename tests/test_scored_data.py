@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Image
 
 from hf_curriculum import Phases, concat_scored, load_scored, make_plan, read_provenance, save_scored
+from hf_curriculum.files import write_sealed
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
-from hf_curriculum.scored_data import FILE_NAME, load_provenance, provenance_markdown, write_provenance
+from hf_curriculum.scored_data import (
+    FILE_NAME,
+    load_provenance,
+    provenance_markdown,
+    verify_scored,
+    write_provenance,
+)
 
 MADE = ScoreProvenance("noun_count", "NounCount", {"tagger": "pattern"}, easy="low")
 
@@ -62,9 +71,15 @@ def test_lost_provenance_is_read_back_from_the_file(splits, tmp_path):
     bare = Dataset.from_dict({"caption": ["x", "x"], "noun_count": np.float32([7, 9])})
     assert read_provenance(bare) == {}
     bare.save_to_disk(str(tmp_path / "bare"))
-    content = json.loads((tmp_path / FILE_NAME).read_text())
-    (tmp_path / "bare" / FILE_NAME).write_text(json.dumps(content))
+    write_provenance(splits["test"], tmp_path / "bare")
     assert read_provenance(load_scored(tmp_path / "bare")) == {"noun_count": MADE}
+    bare.save_to_disk(str(tmp_path / "later"))
+    for file in (tmp_path / "later").iterdir():  # recorded before there was data
+        file.rename(tmp_path / "later" / f"{file.name}.aside")
+    write_provenance(splits["test"], tmp_path / "later")
+    for file in (tmp_path / "later").glob("*.aside"):
+        file.rename(file.with_suffix(""))
+    assert read_provenance(load_scored(tmp_path / "later")) == {"noun_count": MADE}
 
 
 def test_a_file_that_does_not_belong_to_the_data_is_refused(splits, tmp_path):
@@ -82,6 +97,9 @@ def test_missing_and_other_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"does not exist. `save_scored` and `write_provenance` write it"):
         load_provenance(tmp_path)
     (tmp_path / FILE_NAME).write_text("[]")
+    with pytest.raises(ValueError, match=r"scores\.json is damaged \(.*`write_provenance`"):
+        load_provenance(tmp_path)
+    write_sealed(tmp_path / FILE_NAME, {"format": 2})
     with pytest.raises(ValueError, match="not a score file of format 1"):
         load_provenance(tmp_path)
 
@@ -215,3 +233,151 @@ def test_what_is_not_joined():
     changed = scored([1, 2]).map(lambda row: {"noun_count": -row["noun_count"]})
     with pytest.raises(ValueError, match="has changed since NounCount wrote it"):
         concat_scored([changed, scored([1], ScoreProvenance("noun_count", "NounCount", {"tagger": "nltk"}))])
+
+
+# ---- What lies there is what was saved ----
+
+
+def pictures(count=3):
+    image = {"bytes": b"\x89PNG" + bytes(range(200)) * 5, "path": None}
+    data = Dataset.from_dict(
+        {
+            "image": [{**image, "path": f"{number}.png"} for number in range(count)],
+            "caption": [f"a dog {number} é" if number else None for number in range(count)],
+            "names": [["a", "b"][:number] for number in range(count)],
+            "vector": [[float(number), 2.0] for number in range(count)],
+            "noun_count": np.float32(range(count)),
+        }
+    ).cast_column("image", Image(decode=False))
+    return attach_provenance(data, {"noun_count": MADE})
+
+
+def changed(file, content, place):
+    file.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+
+
+def test_each_byte_of_the_data_is_compared(tmp_path):
+    save_scored(pictures(), tmp_path / "set")
+    (file,) = (tmp_path / "set").glob("*.arrow")
+    content = file.read_bytes()
+    wanted, padding = load_scored(tmp_path / "set").to_dict(), 0
+    start = content.index(b"\x89PNG")
+    bytes_of_images = range(start, start + 3 * 1004)
+    for place in range(0, len(content), 19):
+        changed(file, content, place)
+        if place in bytes_of_images:
+            load_scored(tmp_path / "set")
+            with pytest.raises(ValueError, match=rf"{file.name} is damaged: `image` holds something else"):
+                verify_scored(tmp_path / "set")
+            continue
+        try:
+            assert load_scored(tmp_path / "set").to_dict() == wanted, place
+            padding += 1
+        except ValueError as error:
+            assert f"{file.name} is damaged" in str(error)  # noqa: PT017
+    assert padding < 0.2 * len(content) / 19  # between buffers
+    for text, column in ((b"a dog 1", "caption"), (np.float32([0, 1]).tobytes(), "noun_count")):
+        changed(file, content, content.index(text) + 5)
+        with pytest.raises(ValueError, match=rf"{file.name} is damaged: `{column}` holds something else than"):
+            load_scored(tmp_path / "set")
+    file.write_bytes(content)
+    verify_scored(tmp_path / "set")
+
+
+@pytest.mark.parametrize("of_splits", [False, True])
+def test_files_that_were_changed_exchanged_added_or_lost(tmp_path, of_splits):
+    data = DatasetDict(train=pictures(3), test=pictures(4)) if of_splits else pictures(3)
+    folder = tmp_path / "set"
+    save_scored(data, folder, **({} if of_splits else {"num_shards": 3}))
+    names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*.*")) if file.name != "README.md"]
+    assert len(names) == (8 if of_splits else 6)
+    for name in names:
+        content = (folder / name).read_bytes()
+        for place in range(0, len(content) if name.endswith("json") else 0, 79):
+            changed(folder / name, content, place)
+            with pytest.raises(ValueError, match=rf"{name} (is damaged|was damaged|holds something else)"):
+                load_scored(folder)
+        (folder / name).unlink()
+        with pytest.raises((ValueError, FileNotFoundError), match=r"is missing|does not exist|was added"):
+            load_scored(folder)
+        (folder / name).write_bytes(content)
+        load_scored(folder)
+    for one in names:
+        for other in names:
+            if one < other:
+                contents = [(folder / name).read_bytes() for name in (one, other)]
+                (folder / one).write_bytes(contents[1])
+                (folder / other).write_bytes(contents[0])
+                with pytest.raises(ValueError, match=r"damaged|something else|missing|added"):
+                    load_scored(folder)
+                (folder / one).write_bytes(contents[0])
+                (folder / other).write_bytes(contents[1])
+    (folder / "README.md").write_text("# My own words\n")
+    load_scored(folder)
+    verify_scored(folder)
+    if of_splits:
+        shutil.copy(folder / "train" / "state.json", folder / "state.json")
+        with pytest.raises(ValueError, match=r"state\.json was added since the data was saved"):
+            load_scored(folder)
+
+
+def test_data_that_was_saved_again_is_recorded_again(tmp_path):
+    save_scored(scored([1, 2]), tmp_path / "set")
+    scored([1, 3]).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(ValueError, match=r"something else than was written.*record it: `write_provenance`"):
+        load_scored(tmp_path / "set")
+    write_provenance(scored([1, 3]), tmp_path / "set")
+    assert load_scored(tmp_path / "set")["noun_count"][:] == [1, 3]
+
+
+def test_links_in_the_folder_are_copied_or_replaced_and_never_written_through(tmp_path):
+    thesis, folder = tmp_path / "thesis.txt", tmp_path / "set"
+    thesis.write_text("years of work")
+    (tmp_path / "elsewhere").mkdir()
+    folder.mkdir()
+    ours = ("README.md", "scores.json", "state.json", "dataset_info.json", "data-00000-of-00001.arrow")
+    for name in (*ours, "notes.txt"):
+        (folder / name).symlink_to(thesis)
+    for name in (".set.lock", ".set.unfinished-x", ".set.replaced-x"):
+        (tmp_path / name).symlink_to(thesis if name.endswith("lock") else tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"\.set\.lock is a link to .*thesis"):
+        save_scored(scored([1, 2]), folder)
+    (tmp_path / ".set.lock").unlink()
+    save_scored(scored([1, 2]), folder)
+    save_scored(scored([1, 2]), folder)
+    assert thesis.read_text() == "years of work"
+    assert [name for name in ours if (folder / name).is_symlink()] == []
+    assert (folder / "notes.txt").readlink() == thesis
+    assert "years" not in (folder / "README.md").read_text()
+    assert load_scored(folder, allow_outside=True)["noun_count"][:] == [1, 2]
+    (tmp_path / "named").symlink_to("set")
+    save_scored(scored([5]), tmp_path / "named")
+    assert load_scored(folder, allow_outside=True)["noun_count"][:] == [5]
+    assert (tmp_path / "named").is_symlink()
+    splits = tmp_path / "splits"
+    splits.mkdir()
+    (splits / "train").symlink_to(tmp_path / "elsewhere")
+    save_scored(DatasetDict(train=scored([1])), splits)
+    assert not (splits / "train").is_symlink()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o700), (0o002, 0o775), (0o022, 0o755)])
+def test_permissions_are_those_that_the_user_asks_for(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        save_scored(DatasetDict(train=scored([1, 2])), tmp_path / "set")
+        save_scored(DatasetDict(train=scored([1, 2])), tmp_path / "set")
+    finally:
+        os.umask(before)
+    for file in (tmp_path / "set", *(tmp_path / "set").rglob("*")):
+        assert file.stat().st_mode & 0o777 == (mode if file.is_dir() else mode & 0o666), file
+
+
+def test_a_file_that_cannot_be_kept_is_named(tmp_path):
+    save_scored(scored([1]), tmp_path / "set")
+    os.mkfifo(tmp_path / "set" / "pipe")
+    with pytest.raises(OSError, match=r"set/pipe cannot be copied .*is unchanged. Move that file elsewhere"):
+        save_scored(scored([2]), tmp_path / "set")
+    (tmp_path / "set" / "pipe").unlink()
+    assert load_scored(tmp_path / "set")["noun_count"][:] == [1]

@@ -79,7 +79,7 @@ class TestFittedScorers:
         for folder in (parts, *(path for path in parts.rglob("*") if path.is_dir())):
             (folder / name).write_bytes(crafted)
         if name == "fitted.json":
-            with pytest.raises(ValueError, match=r"fitted\.json cannot be read"):
+            with pytest.raises(ValueError, match=r"fitted\.json is damaged"):
                 add_scores_sharded(captions, WordRarity(), parts, rank=0, world_size=1)
         else:
             assert len(add_scores_sharded(captions, WordRarity(), parts, rank=0, world_size=1)) == 3

@@ -8,9 +8,11 @@ try:
 
     import typer
     from typer.core import TyperGroup
+    from typer.exceptions import TyperException
 
     from hf_curriculum import __version__
     from hf_curriculum.cli.common import AsJson, say
+    from hf_curriculum.config import redact
 except KeyboardInterrupt:  # Ctrl-C before the command has begun: the status of one that ends later, and no traceback
     raise SystemExit(130) from None
 
@@ -52,6 +54,13 @@ class Commands(TyperGroup):
             alone.command(cmd_name, **getattr(callback, "options", {}))(callback)
             self.commands[cmd_name] = typer.main.get_command(alone)
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TyperException as error:  # it repeats what was typed
+            error.message = redact(error.message)
+            raise
 
 
 app: typer.Typer = typer.Typer(

@@ -18,11 +18,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_curriculum.config import IMAGE_SUFFIXES, parse_json, without_nan
+from hf_curriculum.config import IMAGE_SUFFIXES, parse_json, redact, without_nan
+from hf_curriculum.hub.errors import in_words
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA
 
@@ -171,7 +172,7 @@ def typed_again(*more: str) -> str:
     """This command as it can be typed again, with further words; a launcher of several processes is left out."""
     words = [*sys.argv[1:], *(word for word in more if word not in sys.argv)]
     launched = {"RANK", "SLURM_STEP_NUM_TASKS"} & os.environ.keys()
-    return ("… " if launched else "") + shlex.join(["hf-curriculum", *words])
+    return ("… " if launched else "") + redact(shlex.join(["hf-curriculum", *words]))
 
 
 def hide_bars_unless_watched() -> None:
@@ -204,7 +205,7 @@ def in_split(split: str) -> tuple[str, ...]:
 
 
 def plainly(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose errors are printed in a line, with exit status 1, and without a traceback."""
+    """A command whose errors are printed in a line, with exit status 1; faults of the program show a traceback."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -215,16 +216,14 @@ def plainly(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except BrokenPipeError:  # the reader of our output, such as `head`, has ended: typer ends quietly
             raise
-        except (ValueError, OSError, ImportError) as error:
-            fail(error)
+        except Exception as error:
+            said = in_words(error)
+            if said is None:
+                raise
+            note(f"Error: {said}")
+            raise typer.Exit(1) from error
 
     return run
-
-
-def fail(error: Exception) -> NoReturn:
-    """Prints an error in a line and ends with exit status 1."""
-    note(f"Error: {error}")
-    raise typer.Exit(1) from error
 
 
 def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

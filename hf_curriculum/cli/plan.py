@@ -31,6 +31,7 @@ from hf_curriculum.cli.common import (
     suggest,
 )
 from hf_curriculum.columns import CAPTION
+from hf_curriculum.files import new_file
 
 
 @contextmanager
@@ -92,7 +93,8 @@ def plan_command(
     if figure is not None:
         from hf_curriculum.reporting.figures.growth import plan_growth
 
-        plan_growth(made).savefig(figure)
+        with new_file(figure.resolve()) as temporary:
+            plan_growth(made).savefig(temporary, format=figure.suffix[1:] or "png")
         note(f"drawn in {figure}")
     if export is not None:
         made.export(export, data, id_column=id_column, datacomp=datacomp)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from hf_curriculum.cli.common import AsJson, ScoreColumn, ScoredFolder, fail, load_complete, plainly, say
+from hf_curriculum.cli.common import AsJson, ScoreColumn, ScoredFolder, load_complete, plainly, say
 
 
 @plainly
@@ -37,7 +37,6 @@ def push_command(
     as_json: AsJson = False,
 ) -> None:
     """Push data, scores, their provenance and a card to the Hub, with the token of `hf auth login` or HF_TOKEN."""
-    from hf_curriculum.hub.errors import HubError
     from hf_curriculum.hub.push import push_scored
     from hf_curriculum.hub.push_scores import push_scores
 
@@ -47,10 +46,7 @@ def push_command(
     if on and any(value not in (None, "rank", False) for value in options.values()):
         raise typer.BadParameter("Buckets and images need the data, and scores alone are pushed.", param_hint="--on")
     data = None if on else load_complete(dataset)
-    try:
-        made = push_scores(repo_id, dataset, on=on, **told) if on else push_scored(data, repo_id, **options, **told)
-    except HubError as error:
-        fail(error)
+    made = push_scores(repo_id, dataset, on=on, **told) if on else push_scored(data, repo_id, **options, **told)
     if dry_run:
         say(f"nothing was sent; this would be:\n{made.describe()}", asdict(made), as_json)
         return

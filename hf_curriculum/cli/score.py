@@ -123,6 +123,13 @@ _Keep = Annotated[
     list[str] | None,
     typer.Option(help="With --in-place: keep this column with the scores (`uid`, `url`, `caption`). May be repeated."),
 ]
+_BadShards = Annotated[
+    Literal["error", "drop"],
+    typer.Option(
+        help="With --in-place: whether shards that cannot be read, or are no longer there, end the command when the "
+        "others are scored, or are left out and named."
+    ),
+]
 _Status = Annotated[bool, typer.Option("--status", help="Print the progress of OUTPUT, scored in place, and end.")]
 _NumProc = Annotated[
     int | None, typer.Option(help="Worker processes, of each launched process, each with its own model.")
@@ -169,6 +176,7 @@ def score_command(
     ranks: _Ranks = None,
     in_place: _InPlace = False,
     keep: _Keep = None,
+    bad_shards: _BadShards = "error",
     status: _Status = False,
     overwrite: Annotated[bool, typer.Option(help="Replace an output and score columns that exist.")] = False,
     as_json: AsJson = False,
@@ -186,16 +194,14 @@ def score_command(
     from hf_curriculum.parts import launched
     from hf_curriculum.scored_data import validate_splits
 
-    if in_place or status or keep:
-        _score_in_place(ctx, {"part": part, "turns": turns, "model": model}, as_json)
+    read = {"part": part, "turns": turns, "model": model}
+    if in_place or status or keep or bad_shards == "drop":
+        _score_in_place(ctx, read, as_json)
         return
-    aim, read = _aim(output, side_file), {"part": part, "turns": turns, "model": model}
-    scorers = _scorers_from(scorer, read, fit_on)
-    folder, (rank, world_size) = parts or aim.with_name(f"{aim.name}.parts"), launched(rank, ranks)
-    if not overwrite and (output / "scores.json" if output else aim).exists():
-        if rank > 0:
-            return
-        raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+    aim, scorers = _aim(output, side_file), _scorers_from(scorer, read, fit_on)
+    folder, (rank, world_size) = parts or _parts_beside(aim), launched(rank, ranks)
+    if not _may_begin(ctx, aim, rank):
+        return
     reading = {name: ctx.params[name] for name in _READING} | {"columns": column_mapping(column)}
     data, instead = _chosen(source, scorers, reading, drop_empty, hold_out)
     _show_rows(data, rank)
@@ -226,7 +232,7 @@ def _score_in_place(ctx: typer.Context, read: Mapping[str, str | None], as_json:
     from hf_curriculum.scoring.shards import score_shards, shard_status
 
     given = ctx.params
-    own = ("in_place", "keep", "status")
+    own = ("in_place", "keep", "status", "bad_shards")
     for name, value in given.items():
         if name not in (*_IN_PLACE, *own) and str(ctx.get_parameter_source(name)).endswith("COMMANDLINE"):
             option = f"--{name.replace('_', '-')}"
@@ -236,16 +242,17 @@ def _score_in_place(ctx: typer.Context, read: Mapping[str, str | None], as_json:
     if given["status"]:
         found = shard_status(given["output"])
     elif not given["in_place"]:
-        raise typer.BadParameter("It goes with --in-place.", param_hint="--keep")
+        option = "--keep" if given["keep"] else "--bad-shards"
+        raise typer.BadParameter("It goes with --in-place.", param_hint=option)
     else:
         options = {"columns": column_mapping(given["column"]), "keep": given["keep"] or ()}
         options |= {"num_proc": given["num_proc"] or 1, "rank": given["rank"], "world_size": given["ranks"]}
-        options["num_workers"] = given["num_workers"]
+        options |= {name: given[name] for name in ("num_workers", "bad_shards")}
         if str(ctx.get_parameter_source("batch_size")).endswith("COMMANDLINE"):
             options["batch_size"] = given["batch_size"]
         found = score_shards(given["source"], _scorers_from(given["scorer"], read), given["output"], **options)
     say(found.describe(), asdict(found), as_json)
-    if found.done == found.shards:
+    if found.complete:
         suggest("inspect", given["output"])
 
 
@@ -292,6 +299,33 @@ def _aim(output: Path | None, side_file: Path | None) -> Path:
     if output is not None:
         validate_output(output)
     return output or side_file
+
+
+def _parts_beside(aim: Path) -> Path:
+    """The folder of parts next to the output, whose name nobody may have given to a link."""
+    from hf_curriculum.files import refuse_link
+
+    folder = aim.with_name(f"{aim.name}.parts")
+    refuse_link(folder)
+    return folder
+
+
+def _may_begin(ctx: typer.Context, aim: Path, rank: int) -> bool:
+    """Whether there is something to score; the first process has a lock until the command ends.
+
+    Without it, of two commands that score at once with other scorers, one would replace what the other has saved.
+    """
+    from hf_curriculum.files import sole_writer
+    from hf_curriculum.scored_data import FILE_NAME
+
+    if rank == 0:
+        place = aim.resolve()
+        ctx.with_resource(sole_writer(place, place.with_name(f".{place.name}.score.lock")))
+    if ctx.params["overwrite"] or not (aim / FILE_NAME if ctx.params["output"] else aim).exists():
+        return True
+    if rank == 0:
+        raise ValueError(f"{aim} is there already. Pass --overwrite, or name another.")
+    return False
 
 
 def _chosen(

@@ -69,12 +69,11 @@ def expand_captions(dataset: Dataset, columns: str | Sequence[str] = CAPTION) ->
             f"rename it first: dataset.remove_columns('{CAPTION}')."
         )
     warn_of_transform([dataset])
-    features = dataset.features.copy()
-    for column in columns:
-        del features[column]
+    features = dataset.features  # a copy
+    kinds = Features({column: features.pop(column) for column in columns})
     features[CAPTION] = Value("string")
     expanded = dataset.with_format("arrow").map(
-        partial(_expand, columns=columns, kinds=Features({name: dataset.features[name] for name in columns})),
+        partial(_expand, columns=columns, kinds=kinds),
         batched=True,
         batch_size=100,  # rows of images, so a few megabytes at a time
         features=features,

@@ -33,7 +33,9 @@ ENDINGS = (
 """Ends of names of images, and of files with something of one image; any other dot belongs to the name."""
 _COCO = re.compile(r"(?:(?:^|(?<=/))(?:train|val|test|unlabeled)\d{4}/)?(?:COCO_(?:train|val|test)\d{4}_)?(?=\d{12}$)")
 _JPEG = re.compile("^(jpeg|jpe|jfif|pjpeg)$")
-_NUMBER = re.compile(r"\d+$")
+_LONGEST = 4096
+"""Characters of a path that systems open; the ends of longer ones would take memory that grows with the square."""
+_NUMBER = re.compile(r"(?<!\d)\d{1,4000}$")  # `int` reads no longer ones
 
 
 class NameMatches(NamedTuple):
@@ -196,7 +198,7 @@ def _owners(names: Iterable[str], shorten: Callable[[str], str]) -> dict[str, li
 def _ends(name: str) -> Iterator[str]:
     """A name from each of its folders on, the whole one first."""
     yield name
-    while slash := name.find("/") + 1:
+    while len(name) <= _LONGEST and (slash := name.find("/") + 1):
         name = name[slash:]
         yield name
 

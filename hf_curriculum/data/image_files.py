@@ -1,20 +1,19 @@
 """The images that the rows of a data set hold or name: which are the same, which can be read, what is known of them.
 
-Digests and verdicts are kept in the cache of `datasets`, so that a file is read once.
+Digests and verdicts are kept in the cache of `datasets`, so that a file is read once; what is damaged there is found
+again.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,20 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
 from hf_curriculum.config import digest
+from hf_curriculum.data.array_files import save_cached
 from hf_curriculum.data.images import MAX_PIXELS, UnreadableImageError, decoding_settings, to_rgb
 from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.text import write_arrow
-from hf_curriculum.files import read_array, read_json, special_file, write_atomically
+from hf_curriculum.files import (
+    DamagedFileError,
+    is_intact,
+    read_array,
+    read_sealed,
+    special_file,
+    validate_intact,
+    write_atomically,
+    write_sealed,
+)
 from hf_curriculum.provenance import replace_table
 from hf_curriculum.views import table_rows
 
@@ -43,7 +52,7 @@ _DIGEST = 16  # bytes
 DIGESTS = "image_digests.npy"
 """The file that tells which images the features of a folder are of."""
 _ROWS = 10_000  # keys at a time
-_VERDICTS = "unreadable.json"
+_VERDICTS, _VERDICTS_OF = "unreadable.json", "reason_of_image"
 _FEW = 256  # fewer images are decoded sooner than processes start
 Stored = dict[str, Any]
 """An image with `decode=False`: `{"bytes": ..., "path": ...}`."""
@@ -139,12 +148,12 @@ class ArrowRows:
     def digests(self) -> np.ndarray:
         """Digests of the images, uint8 (rows, 16), zeros where there is none."""
         kept = self.cached("digests.npy", "digests")
-        if not kept.is_file():
+        if not is_intact(kept):
             digests = np.zeros((self.rows, _DIGEST), np.uint8)
             for row, (image, _) in enumerate(tqdm(self.images(), "Reading images", self.rows, delay=2)):
                 if image is not None:
                     digests[row] = np.frombuffer(bytes.fromhex(_digest(image)), np.uint8)
-            _save(kept, digests)
+            save_cached(kept, digests)
         return np.load(kept, mmap_mode="r")
 
     def distinct(self) -> Iterator[tuple[str, Stored]]:
@@ -224,7 +233,7 @@ def derive_image_ids(dataset: Dataset, column: str = IMAGE) -> Dataset:
 def _mapped_ids(file: ArrowRows) -> MemoryMappedTable:
     """The digests of an Arrow file's images as a column of its own, in the cache of `datasets`."""
     kept = file.cached("ids.arrow", "ids")
-    if not kept.is_file():
+    if not is_intact(kept):
         digests, schema = file.digests(), pa.schema({IMAGE_ID: pa.string()})
         parts = (hexadecimal(digests[start : start + _ROWS]) for start in range(0, file.rows, _ROWS))
         write_arrow(kept, (pa.record_batch([part], schema=schema) for part in parts), schema)
@@ -267,17 +276,17 @@ def _digests_of_rows(dataset: Dataset, column: str) -> np.ndarray:
         return digests if rows is None else digests[rows]
     keys = [image_key(image) for image in stored_images(dataset, column)]
     file = _cached(digest("digests\n", *(f"{key}\0{_stamp(key)}\n" for key in keys), size=12), "digests.npy")
-    if not file.is_file():
+    if not is_intact(file):
         ids = tqdm(content_ids(dataset, column), "Reading images", len(dataset), delay=2, disable=None)
         digits = "".join(image_id or "0" * 2 * _DIGEST for (image_id,) in ids)
-        _save(file, np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, _DIGEST))
+        save_cached(file, np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, _DIGEST))
     return np.load(file, mmap_mode="r")
 
 
 def keep_digests(folder: Path, digests: np.ndarray, done: int, ids: Sequence[str] | None = None) -> None:
     """Writes which images (images, 16) the features in a folder are of; a `ValueError` where one was another."""
     file = folder / DIGESTS
-    before = read_array(file, "Delete its folder, and find the features again.") if file.is_file() else digests[:0]
+    before = read_image_digests(folder) if file.exists() else digests[:0]
     known = min(done, len(before))
     changed = [*np.flatnonzero((before[:known] != digests[:known]).any(axis=1)), *range(known, done)]
     if changed:
@@ -288,13 +297,14 @@ def keep_digests(folder: Path, digests: np.ndarray, done: int, ids: Sequence[str
             "this one."
         )
     if len(before) != len(digests) or not np.array_equal(before, digests):
-        _save(file, digests)
+        save_cached(file, digests)
 
 
-def _save(file: Path, array: np.ndarray) -> None:
-    content = BytesIO()
-    np.save(content, array)
-    write_atomically(file, content.getvalue())
+def read_image_digests(folder: Path) -> np.ndarray:
+    """Which images the features in a folder are of, uint8 (images, 16), as `keep_digests` wrote it."""
+    file, remedy = folder / DIGESTS, "Delete its folder, and find the features again."
+    validate_intact(file, remedy)
+    return read_array(file, remedy)
 
 
 def drop_unreadable_images(
@@ -336,11 +346,9 @@ def drop_unreadable_images(
             )
         kept[split] = dataset.select(np.flatnonzero(readable))
         unreadable |= reasons
-        log_path = log_path or known.with_name(LOG_NAME)
+        log_path = Path(log_path).resolve() if log_path else known.with_name(LOG_NAME)
     if unreadable:
-        _report(
-            list(unreadable.values()), sum(map(len, splits.values())) - sum(map(len, kept.values())), Path(log_path)
-        )
+        _report(list(unreadable.values()), sum(map(len, splits.values())) - sum(map(len, kept.values())), log_path)
     return kept
 
 
@@ -379,8 +387,8 @@ def _verdicts(
     In the file a reason is None where the next time may be another: what a server or the system said is no verdict.
     """
     lasting: dict[str, str | None] = {}
-    if known.is_file():
-        lasting = read_json(known, "Delete it: the images are then checked again.")
+    with suppress(FileNotFoundError, DamagedFileError):
+        lasting = read_sealed(known, "", [_VERDICTS_OF])[_VERDICTS_OF]
         again = {key for key, reason in lasting.items() if reason is None}
         if not again:
             return lasting
@@ -395,7 +403,7 @@ def _verdicts(
         checked = {key: (reason, lasts) for key, reason, lasts in found if reason is not None}
     lasting = {key: reason for key, reason in lasting.items() if reason is not None}
     stored = {key: reason if lasts else None for key, (reason, lasts) in checked.items()}
-    write_atomically(known, json.dumps(lasting | stored))
+    write_sealed(known, {_VERDICTS_OF: lasting | stored})
     return lasting | {key: reason for key, (reason, _) in checked.items()}
 
 

@@ -17,6 +17,7 @@ from transformers.image_processing_backends import PilBackend, TorchvisionBacken
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
 from transformers.utils import IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, cached_file, is_torchvision_available
 
+from hf_curriculum.files import staged_folder
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -228,9 +229,10 @@ class CaptionProcessor(ProcessorMixin):
 
     def save_pretrained(self, save_directory: str | PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
         """Saves both parts into a folder, and pushes them if asked to, with the arguments of `push_to_hub`."""
-        for part in (self.image_processor, self.tokenizer):
-            if part is not None:
-                part.save_pretrained(save_directory)
+        with staged_folder(save_directory) as staging:
+            for part in (self.image_processor, self.tokenizer):
+                if part is not None:
+                    part.save_pretrained(staging)
         if push_to_hub:
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 

@@ -6,20 +6,24 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import datasets
+import pyarrow as pa
 from datasets import Dataset, DatasetDict
 from datasets.exceptions import DatasetGenerationError
 from datasets.table import CastError
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from hf_curriculum.columns import IMAGE
+from hf_curriculum.config import redact
 from hf_curriculum.data.identity import validate_image_ids, warn_of_several_ids
 from hf_curriculum.data.image_files import drop_unreadable_images, validate_regular_files
 from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.limits import validate_columns, validate_tables
 from hf_curriculum.data.readers.folder import (
     ARROW_SUFFIXES,
     count_passed_over,
@@ -125,11 +129,24 @@ class Request:
         if path is None:
             validate_unused(options, "the data set is loaded already")
             warn_of_transform(_by_split(source).values())
-            return choose_split(_by_split(source), split)
+            loaded = choose_split(_by_split(source), split)
+        else:
+            with _in_words(source):
+                loaded = self._load_path(path, split)
+        for part in loaded.values():
+            validate_columns(len(part.column_names), source if path else "The data set")
+        return loaded
+
+    def _load_path(self, path: Path, split: str | None) -> dict[str, Dataset]:
+        """Split → data set, of a path or a name on the Hub."""
+        source, options = self.source, self.options
         if path.exists() and "::" in str(path.resolve()):
             raise ValueError(f"`datasets` reads '::' in a path as an archive's. Rename it, or link to it: {path}")
         if path.is_dir() and not self.allow_outside:
             validate_folder(path)
+        if path.exists():
+            inside = (path / name for name, is_hidden in _arrow_files(path) if not is_hidden)
+            validate_tables([path] if path.is_file() else inside)
         if is_saved(path):
             validate_unused(options, f"{path} was written by save_to_disk")
             return choose_split(_by_split(datasets.load_from_disk(str(path))), split)
@@ -154,18 +171,36 @@ class Request:
             if path.exists():
                 raise
             raise FileNotFoundError(f"There is no file or folder {source} here. {error}") from error
-        except DatasetGenerationError as error:
-            if not isinstance(error.__cause__, CastError):
-                raise
-            raise ValueError(
-                f"The files of {source} have different columns, and one data set has the same in each row. Name one "
-                "file, or files that are alike, `data_files=[...]`; write the column that others lack into them too; "
-                f"or load them one by one and join them with `concatenate_datasets`. {error.__cause__}"
-            ) from error
         endings = _ENDINGS.get(next(iter(loaded.values())).info.builder_name or "")
         if path.is_dir() and endings and not {"data_files", "data_dir"} & set(options):
             count_passed_over(path, find_files(path, endings), self.left_out)
         return loaded
+
+
+@contextmanager
+def _in_words(source: object) -> Iterator[None]:
+    """A context in which errors of `datasets` and of Arrow name the source, and a remedy."""
+    try:
+        yield
+    except (DatasetGenerationError, pa.ArrowException, MemoryError) as error:
+        cause = error.__cause__ if isinstance(error, DatasetGenerationError) and error.__cause__ else error
+        if isinstance(cause, CastError):
+            raise ValueError(
+                f"The files of {source} have different columns, and one data set has the same in each row. Name one "
+                "file, or files that are alike, `data_files=[...]`; write the column that others lack into them too; "
+                f"or load them one by one and join them with `concatenate_datasets`. {cause}"
+            ) from error
+        if isinstance(cause, MemoryError):
+            raise ValueError(
+                f"{source} does not fit into the memory when it is read ({cause}). Write it again in smaller files, "
+                "or row groups of fewer rows, or use a machine with more memory."
+            ) from error
+        if isinstance(cause, OSError) and cause.errno is not None:  # of the disk
+            raise cause from None
+        raise ValueError(
+            f"{source} cannot be read ({type(cause).__name__}: {cause}). It is damaged, or of another kind: copy or "
+            "write it again."
+        ) from error
 
 
 _ENDINGS = {
@@ -229,7 +264,7 @@ def choose_split(splits: dict[str, Any], split: str | None) -> dict[str, Any]:
 def validate_unused(options: Mapping[str, Any], because: str) -> None:
     """Raises if there are options, which would have no effect."""
     if options:
-        raise ValueError(f"{dict(options)} would have no effect: {because}. Leave it out.")
+        raise ValueError(f"{redact(str(dict(options)))} would have no effect: {because}. Leave it out.")
 
 
 def keep_readable(

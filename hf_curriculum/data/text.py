@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import logging
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -19,6 +22,7 @@ from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, require_columns
 from hf_curriculum.config import digest
+from hf_curriculum.files import append_digest, is_intact, new_file
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -173,8 +177,10 @@ def corpus_names(files: Sequence[Path]) -> list[str]:
     whole = [
         Path(os.path.relpath(file.parent, root), name).as_posix() for file, name in zip(files, names, strict=True)
     ]
-    names = [one if names.count(one) == 1 else longer for one, longer in zip(names, whole, strict=True)]
-    twice = [str(file) for file, name in zip(files, names, strict=True) if names.count(name) > 1]
+    counts = Counter(names)
+    names = [one if counts[one] == 1 else longer for one, longer in zip(names, whole, strict=True)]
+    counts = Counter(names)
+    twice = [str(file) for file, name in zip(files, names, strict=True) if counts[name] > 1]
     if twice:
         raise ValueError(
             f"{twice[0]} and {twice[1]} are called alike, so lines would be read twice, or two sources count as one. "
@@ -198,9 +204,11 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
 
     A `ValueError` names the file and the line where it is no text of that encoding.
     """
-    opened = gzip.open if file.suffix == ".gz" else open
+    from hf_curriculum.data.limits import BoundedGzip  # which imports Parquet's reader
+
+    opened = BoundedGzip if file.suffix == ".gz" else partial(open, mode="rb")
     try:
-        with opened(file, "rb") as start:
+        with opened(file) as start:
             head = start.read(64)
         encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8-sig")
         if encoding == "utf-8-sig" and b"\0" in head:
@@ -208,13 +216,26 @@ def open_text(file: Path, newline: str | None = None) -> Iterator[TextIO]:
                 f"{file} is not UTF-8: it holds zero bytes near its beginning, as UTF-16 without a byte-order mark "
                 f"does, or what is no text. UTF-16 is converted by `iconv -f utf-16le -t utf-8 {file.name} > NEW`."
             )
-        with opened(file, "rt", encoding=encoding, newline=newline) as text:
+        with io.TextIOWrapper(opened(file), encoding, newline=newline) as text:
             yield text
     except UnicodeDecodeError as error:
-        with opened(file, "rb") as content:
+        with opened(file) as content:
             raise _undecodable(file, content, encoding) from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{file} is no gzip file, or a truncated one ({error}). Copy it again.") from error
+
+
+def read_text(file: Path, newline: str | None = None) -> str:
+    """All of a text file, see `open_text`; a `ValueError` for one that is too large to become objects."""
+    from hf_curriculum.data.limits import MOST_TEXT
+
+    if (size := file.stat().st_size) > MOST_TEXT:
+        raise ValueError(
+            f"{file} has {size:,} bytes, and a text is read as a whole, into objects that take several times as much: "
+            f"at most {MOST_TEXT:,}. Split it, or write it as Parquet, which is read part by part."
+        )
+    with open_text(file, newline) as text:
+        return text.read()
 
 
 def _undecodable(file: Path, content: Iterable[bytes], encoding: str) -> ValueError:
@@ -252,22 +273,18 @@ def read_lines(file: Path, size: int) -> Iterator[list[str]]:
 def cached_arrow(
     facts: Iterable[object], batches: Callable[[], Iterator[pa.RecordBatch]], schema: pa.Schema
 ) -> Dataset:
-    """The data set of these batches, memory-mapped; it is written unless the file of these `facts` is there."""
+    """The data set of these batches, memory-mapped; written unless the file of these `facts` is there and intact."""
     name = f"{digest(repr(list(facts)), size=12)}.arrow"
     file = Path(datasets.config.HF_DATASETS_CACHE, "hf_curriculum", "text", name)
-    if not file.is_file():
+    if not is_intact(file):
         write_arrow(file, batches(), schema)
     return Dataset.from_file(str(file))
 
 
 def write_arrow(file: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-    """Writes a temporary file and renames it, so that several processes may write the same file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
+    """Writes a file for `is_intact`, completely or not at all; several processes may write the same one."""
+    with new_file(file) as temporary:
         with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+        append_digest(temporary)

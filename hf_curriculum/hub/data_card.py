@@ -15,6 +15,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
+from hf_curriculum.files import new_files, own_folder
 from hf_curriculum.markdown import (
     TAGS,
     filled,
@@ -223,10 +224,13 @@ class DataCard:
 
 
 def write_files(content: Mapping[str, bytes], folder: Path) -> None:
-    """Writes files into a folder, by path."""
-    for path, data in content.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(data)
+    """Writes files into a folder, by path: all of them or none."""
+    paths = [folder.resolve() / path for path in content]
+    for parent in {path.parent for path in paths} - {folder.resolve()}:
+        own_folder(parent)
+    with new_files(*paths) as temporaries:
+        for temporary, data in zip(temporaries, content.values(), strict=True):
+            temporary.write_bytes(data)
 
 
 def _mark(score: float | None) -> str | None:

@@ -1,12 +1,14 @@
-"""Errors of the Hub in words: what was asked, what the Hub answered, what to do."""
+"""Errors in words: of the Hub what was asked, what it answered, what to do; of libraries what they could not read."""
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_TOKEN = re.compile(r"\b(?:hf|api_org)_(?!curriculum\b)[A-Za-z0-9]{8,}|(?<=[Bb]earer )[^\s'\"]+")
+from hf_curriculum.config import redact
+
 _LONGEST = 300
 
 _MEANING = {
@@ -41,11 +43,44 @@ class HubError(RuntimeError):
         self.status = status
 
 
-def redact(text: str, token: str | bool | None = None) -> str:
-    """The text without tokens: this one, and whatever looks like one."""
-    if isinstance(token, str) and token.strip():
-        text = text.replace(token, "<token>").replace(token.strip(), "<token>")
-    return _TOKEN.sub("<token>", text)
+_OF_DATA = ("pyarrow", "_csv", "datasets", "safetensors_rust", "yaml", "zipfile", "zlib", "_lzma", "tarfile")
+"""Modules whose errors are about what a file holds."""
+
+
+def in_words(error: BaseException) -> str | None:
+    """What a command says of an error, without secrets; None for a fault of the program, which shows its traceback."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # PyTorch's
+        said = (
+            "The memory did not suffice. Use a machine, or a job, with more of it, or fewer rows or processes at once."
+        )
+        return f"{said} ({redact(str(error))})" if str(error) else said
+    modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    if modules.intersection(_OF_DATA):
+        if error.__cause__ is not None and "datasets" in modules:  # which says no more than that there was an error
+            return in_words(error.__cause__) or _unreadable(error.__cause__)
+        return _unreadable(error)
+    known = isinstance(error, (ValueError, OSError, ImportError, EOFError))
+    return redact(str(error)) if known or (isinstance(error, RuntimeError) and _is_ours(error)) else None
+
+
+def _unreadable(error: BaseException) -> str:
+    about = redact(" ".join(str(error).split()))
+    return (
+        f"A file cannot be read ({type(error).__name__}: {about}). It is damaged, or of another kind. Copy it again."
+    )
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a `raise` of this package made a RuntimeError, and not a library that it called."""
+    if type(error) is not RuntimeError:
+        return type(error).__module__.startswith("hf_curriculum.")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not trace.tb_frame.f_globals.get("__name__", "").startswith("hf_curriculum."):
+        return False
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    return line.lstrip().startswith("raise ")
 
 
 def validate_token(token: str | bool | None) -> None:

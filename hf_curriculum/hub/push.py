@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, Value
 
+from hf_curriculum.config import redact
 from hf_curriculum.data.readers.outside_files import holds_files, is_elsewhere, named_files
+from hf_curriculum.files import new_file
 from hf_curriculum.hub.data_card import DataCard, write_files
-from hf_curriculum.hub.errors import explained, redact, validate_token
+from hf_curriculum.hub.errors import explained, validate_token
 from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance
@@ -221,7 +225,8 @@ def send(
         target = look(api, repo_id, private, revision)
         with tempfile.TemporaryDirectory(prefix="hf_curriculum-", dir=scratch) as made:
             folder = Path(made) / "repository"
-            write(target, folder)
+            with _on_disk(folder):
+                write(target, folder)
             contents = _contents(target, splits, folder)
             tell(contents.describe())
             if contents.local_paths:
@@ -229,6 +234,18 @@ def send(
             if dry_run:
                 return contents
             return _commit(api, target, folder, contents, revision, message)
+
+
+@contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    """Names the folder of temporary files where the disk fails."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or not (error.filename is None or str(error.filename).startswith(str(folder.parent))):
+            raise
+        message = f"{os.strerror(error.errno)}; nothing was sent. `scratch=` names a folder that has room for the data"
+        raise OSError(error.errno, message, str(folder.parent)) from error
 
 
 @dataclass(frozen=True)
@@ -472,7 +489,6 @@ _GROUP_BYTES = 32 << 20
 
 def write_split(dataset: Dataset, folder: Path, split: str, shard_bytes: int) -> list[Path]:
     """Writes one split as `SPLIT-00000-of-00002.parquet`; equal data gives equal bytes, changed data few others."""
-    folder.mkdir(parents=True, exist_ok=True)
     num_rows = len(dataset)
     sample = next(embedded_tables(dataset, range(min(num_rows, CHUNK_OF_FILES))))
     size = sample.nbytes / sample.num_rows * num_rows
@@ -482,6 +498,7 @@ def write_split(dataset: Dataset, folder: Path, split: str, shard_bytes: int) ->
         start, stop = num_rows * shard // num_shards, num_rows * (shard + 1) // num_shards
         file = folder / f"{split}-{shard:05d}-of-{num_shards:05d}.parquet"
         tables = embedded_tables(dataset, range(start, stop))
-        write_parquet(tables, file, dataset.features.arrow_schema, _GROUP_BYTES)
+        with new_file(file) as path:
+            write_parquet(tables, path, dataset.features.arrow_schema, _GROUP_BYTES)
         files.append(file)
     return files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE, IMAGES
 from hf_curriculum.curricula.phases import Phases
-from hf_curriculum.hub.data_card import write_files
+from hf_curriculum.files import own_folder, refuse_link, remove_dead, write_atomically, write_together
 from hf_curriculum.markdown import TAGS, front_matter, one_line, plain
 from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.planning.ranking import Ranking, rank_dataset
@@ -54,7 +54,8 @@ def write_space(
         thumbnails: whether to show images.
 
     Raises:
-        ValueError: the folder holds other files, there is no such score, or none that orders the rows.
+        ValueError: the folder holds other files or a link in place of thumbnails, there is no such score, or none that
+            orders the rows.
     """
     folder = Path(folder)
     _validate_folder(folder)
@@ -77,19 +78,32 @@ def write_space(
     data = {"rows": len(dataset), "scores": scores}
     numbers = json.dumps(data, separators=(",", ":"), allow_nan=False)
     page = TEMPLATES.get_template("space.html").render(title=one_line(title), light=LIGHT, dark=DARK)
-    texts = {"data.json": numbers, "index.html": page, "README.md": _readme(dataset, title)}
-    files = {**{name: text.encode() for name, text in texts.items()}, **files}
-    for old in (folder / "thumbnails").glob("*.jpg"):  # what is uploaded is what was asked for
-        if _IMAGE.fullmatch(old.name):
-            old.unlink()
-    write_files(files, folder)
+    named = {"data.json": numbers, "index.html": page, "README.md": _readme(dataset, title)}
+    texts = {name: text.encode() for name, text in named.items()}
+    _write(folder, texts, files)
     return {
         "rows": len(dataset),
         "scores": columns,
         "examples": sum(len(score["examples"]) for score in scores),
-        "thumbnails": len(files) - len(texts),
-        "bytes": sum(map(len, files.values())),
+        "thumbnails": len(files),
+        "bytes": sum(map(len, [*texts.values(), *files.values()])),
     }
+
+
+def _write(folder: Path, texts: Mapping[str, bytes], thumbnails: Mapping[str, bytes]) -> None:
+    """Writes a Space over a former one, which is complete until `data.json` is replaced: that names its thumbnails."""
+    folder = folder.resolve()
+    images = folder / "thumbnails"
+    if thumbnails:
+        remove_dead(own_folder(images))
+    for name, content in thumbnails.items():  # called by what they hold
+        if (images / name).is_symlink() or not (images / name).is_file() or (images / name).read_bytes() != content:
+            write_atomically(images / name, content)
+    write_together(folder, texts)
+    refuse_link(images)
+    for old in images.glob("*.jpg"):  # what is uploaded is what was asked for
+        if _IMAGE.fullmatch(old.name) and old.name not in thumbnails:
+            old.unlink()
 
 
 def _validate_folder(folder: Path) -> None:
@@ -97,7 +111,8 @@ def _validate_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, and a Space is a folder. Name another.")
     names = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
-    others = [name for name in names if name not in _OURS] or (names if "data.json" not in names else [])
+    begun = names == ["thumbnails"] or "data.json" in names  # in the order in which they are written
+    others = [name for name in names if name not in _OURS] or (names if not begun else [])
     if others:
         raise ValueError(
             f"{folder} holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)}), and all that lies "
@@ -160,7 +175,7 @@ def _examples(
         if image is not None:
             small = to_jpeg(shrunk(image, _THUMBNAIL))
             name = f"{hashlib.sha256(small).hexdigest()[:16]}.jpg"  # an image that is shown twice is stored once
-            files[f"thumbnails/{name}"] = small
+            files[name] = small
         text = allowed(caption or "")
         text = text if len(text) <= _CAPTION else f"{text[:_CAPTION]}…"
         made.append([position, _decimal(ranking.scores[ranking.order[position]]), text, name])

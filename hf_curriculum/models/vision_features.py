@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,12 @@ from transformers import PreTrainedModel
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest
+from hf_curriculum.data.array_files import ArrayFile, ArrayWriter, other_content, row_digest
 from hf_curriculum.data.identity import validate_image_ids
-from hf_curriculum.data.image_files import image_digests, keep_digests
+from hf_curriculum.data.image_files import image_digests, keep_digests, read_image_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
-from hf_curriculum.files import read_json, sole_writer, write_atomically
+from hf_curriculum.files import read_sealed, remove_dead, sole_writer, write_sealed
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import warn_of_transform
@@ -29,14 +31,16 @@ from hf_curriculum.views import warn_of_transform
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-_FEATURES, _KEYS, _FACTS = "features.npy", "keys.npy", "facts.json"
+_FEATURES, _DIGESTS, _KEYS, _FACTS = "features.npy", "digests.npy", "keys.npy", "vision_features.json"
+_REMEDY = "Delete the folder, and write it again."
 _SAVE_EVERY = 64  # batches between two updates of `facts.json`
 
 
 class VisionFeatures:
     """The folder that `cache_vision_features` wrote: features by `image_id`, read from disk as they are needed.
 
-    It holds 16 bytes per image in memory, and worker processes share the rest through the operating system.
+    It holds 24 bytes per image in memory. Worker processes read the rest for themselves, and an image's features are
+    compared with what was written whenever they are read; `verify` compares all at once.
 
     Args:
         path: the folder.
@@ -45,6 +49,7 @@ class VisionFeatures:
 
     Raises:
         FileNotFoundError: there is no such folder, or it was never finished.
+        ValueError: a file holds something else than was written.
         KeyError: an `image_id` that was not encoded.
 
     Example:
@@ -64,8 +69,19 @@ class VisionFeatures:
                 f"{self.path} {state}. Features are read from a folder that `cache_vision_features` has finished: "
                 "call it with the same arguments, and it continues."
             )
-        self._keys, self._positions = np.load(self.path / _KEYS)  # (images,) each, sorted by key
-        self._features = np.load(self.path / _FEATURES, mmap_mode="r")  # (images, image tokens, vision width)
+        files = {name: ArrayFile(self.path / name, about, _REMEDY) for name, about in self.facts["arrays"].items()}
+        self._keys, self._positions = np.array(files[_KEYS].validate())  # (images,) each, sorted by key
+        self._digests: np.ndarray = np.array(files[_DIGESTS].validate())  # (images,)
+        self._features: ArrayFile = files[_FEATURES]  # (images, image tokens, vision width)
+
+    def verify(self) -> None:
+        """Reads all features and compares them with what was written: for a copy that came over a network.
+
+        Raises:
+            ValueError: a file holds something else.
+        """
+        VisionFeatures(self.path)._features.validate()
+        read_image_digests(self.path)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -80,7 +96,10 @@ class VisionFeatures:
                 f"{self.path} has no features of the image {image_id!r}. It was written from other data: call "
                 "`cache_vision_features` with all the data that is trained and evaluated on."
             )
-        return self._features[position]
+        features = np.empty(self._features.array.shape[1:], np.float16)
+        if self._features.read_rows(position, features[None]) != self._digests[position]:
+            raise other_content(self._features.path, _REMEDY, f", of the image {image_id!r}")
+        return features
 
     def __reduce__(self) -> tuple[type[VisionFeatures], tuple[Path]]:
         return VisionFeatures, (self.path,)  # workers open the files for themselves
@@ -144,7 +163,7 @@ def cache_vision_features(
     splits = list(dataset.values()) if isinstance(dataset, Mapping) else [dataset]
     warn_of_transform(splits)
     keys, sources = _distinct(splits, image_column)
-    folder = Path(path)
+    folder = Path(path).resolve()
     wanted = {
         "images": keys.shape[1],
         "set of images": digest(keys.tobytes(), size=16),
@@ -152,27 +171,63 @@ def cache_vision_features(
         "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str)),
     }
     facts = _read_facts(folder)
-    if facts is not None and facts["done"] == facts["images"] and not (folder / ".lock").exists():
+    if facts is None or facts["done"] < facts["images"] or (folder / ".lock").exists():
+        with sole_writer(folder, folder / ".lock"):
+            facts = _read_facts(folder) or {**wanted, "done": 0, "arrays": {}}
+            _validate_made_of(facts, wanted, folder)
+            keep_digests(folder, image_digests(splits, image_column, sources), facts["done"])
+            remove_dead(folder)
+            data = [split.with_format(None).select_columns(image_column) for split in splits]
+            pixels = _Pixels(data, sources[facts["done"] :], image_processor, image_column)
+            loader = DataLoader(
+                pixels,
+                batch_size,
+                num_workers=num_workers,
+                collate_fn=pixels.collate,
+                generator=torch.Generator(),  # the caller's is left as it is
+            )
+            with evaluation_mode(tower), torch.no_grad(), closing(_Arrays(folder, facts, keys)) as arrays:
+                _encode(tower, loader, sources, arrays, progress)
+    else:
         _validate_made_of(facts, wanted, folder)
         keep_digests(folder, image_digests(splits, image_column, sources), facts["images"])
-        return VisionFeatures(folder)
-    with sole_writer(folder, folder / ".lock"):
-        facts = _read_facts(folder) or {**wanted, "done": 0}
-        _validate_made_of(facts, wanted, folder)
-        keep_digests(folder, image_digests(splits, image_column, sources), facts["done"])
-        np.save(folder / _KEYS, keys)
-        data = [split.with_format(None).select_columns(image_column) for split in splits]
-        pixels = _Pixels(data, sources[facts["done"] :], image_processor, image_column)
-        loader = DataLoader(
-            pixels,
-            batch_size,
-            num_workers=num_workers,
-            collate_fn=pixels.collate,
-            generator=torch.Generator(),  # the caller's is left as it is
-        )
-        with evaluation_mode(tower), torch.no_grad():
-            _encode(tower, loader, sources, folder, facts, progress)
     return VisionFeatures(folder)
+
+
+class _Arrays:
+    """The arrays of a folder while it is written, and the facts from which another run goes on."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any], keys: np.ndarray) -> None:
+        self.folder, self.facts, self._keys = folder, facts, keys
+        self._writers: dict[str, ArrayWriter] = {}
+        for name, about in facts["arrays"].items():
+            self._open(name, about["dtype"], about["shape"][1:], about)
+
+    def _open(self, name: str, dtype: str, columns: Sequence[int] = (), about: Any = None) -> ArrayWriter:
+        self._writers[name] = ArrayWriter(self.folder / name, dtype, columns, about, _REMEDY)
+        return self._writers[name]
+
+    def append(self, features: np.ndarray) -> None:
+        """Adds features, (images, image tokens, vision width)."""
+        if not self._writers:
+            self._open(_KEYS, "<u8", self._keys.shape[1:]).append(self._keys)
+            self._open(_DIGESTS, "<u8")
+            self._open(_FEATURES, "<f2", features.shape[1:])
+        self._writers[_FEATURES].append(features)
+        self._writers[_DIGESTS].append(np.array([row_digest(image) for image in features], np.uint64))
+
+    def save(self, done: int) -> None:
+        """Writes the state of so many images, all of which are then on disk."""
+        for writer in self._writers.values():
+            writer.flush()
+        self.facts |= {"done": done, "arrays": {name: writer.facts for name, writer in self._writers.items()}}
+        _write_facts(self.folder, self.facts)
+
+    def close(self) -> None:
+        """Closes the files; what was not saved is lost."""
+        for writer in self._writers.values():
+            with suppress(OSError):  # a full disk, which was told when it was written
+                writer.close()
 
 
 class _Pixels(torch.utils.data.Dataset):
@@ -214,17 +269,12 @@ def _encode(
     tower: PreTrainedModel,
     loader: DataLoader,
     sources: np.ndarray,
-    folder: Path,
-    facts: dict[str, Any],
+    arrays: _Arrays,
     progress: bool,
 ) -> None:
-    """Writes the features from image `facts["done"]` on."""
-    weight = next(tower.parameters())
-    stored = np.load(folder / _FEATURES, mmap_mode="r+") if facts["done"] else None
-    stop = facts["done"]
-    with tqdm(
-        total=len(sources), initial=facts["done"], desc="features", unit="image", delay=2, disable=not progress
-    ) as bar:
+    """Writes the features of the images that are left."""
+    weight, stop = next(tower.parameters()), arrays.facts["done"]
+    with tqdm(total=len(sources), initial=stop, desc="features", unit="image", delay=2, disable=not progress) as bar:
         for number, pixels in enumerate(loader, 1):  # (b, 3, height, width)
             if isinstance(pixels, UnreadableImageError):
                 raise pixels
@@ -242,15 +292,10 @@ def _encode(
                     f"The vision tower's features of the images of rows {sources[start:stop, 1].tolist()} are not all "
                     "within float16's ±65,504. Train on images instead, and look at the tower's weights."
                 )
-            if stored is None:
-                shape = (len(sources), *features.shape[1:])
-                stored = np.lib.format.open_memmap(folder / _FEATURES, mode="w+", dtype=np.float16, shape=shape)
-            stored[start:stop] = features
+            arrays.append(features)
             bar.update(len(pixels))
             if number % _SAVE_EVERY == 0 or stop == len(sources):
-                stored.flush()
-                facts["done"] = stop
-                _write_facts(folder, facts)
+                arrays.save(stop)
 
 
 def _distinct(splits: Iterable[Dataset], image_column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -288,8 +333,8 @@ def _digest(tower: PreTrainedModel) -> str:
 
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
-    file, needs = folder / _FACTS, ("images", "set of images", "tower", "image_processor", "done")
-    return read_json(file, "Delete the folder, and write it again.", needs) if file.is_file() else None
+    file = folder / _FACTS
+    return read_sealed(file, _REMEDY) if file.is_file() else None
 
 
 def _validate_made_of(facts: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
@@ -303,5 +348,4 @@ def _validate_made_of(facts: Mapping[str, Any], wanted: Mapping[str, Any], folde
 
 
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Renames a temporary file, so that a kill leaves the old one or the new one."""
-    write_atomically(folder / _FACTS, json.dumps(facts, indent=1, sort_keys=True))
+    write_sealed(folder / _FACTS, facts)

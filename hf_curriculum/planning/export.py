@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from hf_curriculum.columns import require_columns
-from hf_curriculum.config import digest
-from hf_curriculum.files import read_array, read_json, write_atomically
+from hf_curriculum.files import (
+    DamagedFileError,
+    file_digest,
+    new_files,
+    read_array,
+    read_sealed,
+    reading,
+    sole_writer,
+    write_sealed,
+)
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.planning.rows import row_type
 from hf_curriculum.provenance import read_column, score_values
@@ -26,6 +33,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 _CHUNK, _FEW = 1 << 20, 1 << 15
 _FORMAT = "hf_curriculum order 1"
 _UID = np.dtype("u8,u8")
+_PATIENCE = 600.0  # seconds that an export waits for another one to the same file
+_REMEDY = "Export the plan again."
 SUFFIXES = (".npy", ".txt", ".parquet")
 """What an order can be written as."""
 
@@ -105,35 +114,62 @@ def export_order(
     plan: Ordered, file: str | Path, dataset: Any, id_column: str | None, datacomp: bool, up_to_decision: bool
 ) -> Path:
     """Writes the order of a plan, and what it was made of beside it; see `Plan.export`."""
-    file = Path(file)
     validate_order(plan, up_to_decision)
-    ids = _ids(plan, file, dataset, id_column, datacomp)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.part")
-    try:
-        _WRITERS["datacomp" if datacomp else file.suffix](plan, partial, ids)
-        facts = {
-            "format": _FORMAT,
-            "file": file.name,
-            "digest": digest(partial),
-            "id_column": id_column,
-            "steps": plan.known_steps,
-            "of_at_most": plan.max_steps,
-            "draws": plan.known_samples,
-            "plan": plan.to_dict(),
-            "fingerprint": plan.fingerprint(),
-            "data": None if dataset is None else fingerprint_rows(dataset).to_dict(),
-        }
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
-    write_atomically(facts_file(file), json.dumps(facts, indent=1) + "\n")
-    return file
+    ids = _ids(plan, Path(file), dataset, id_column, datacomp)
+    target = Path(file).resolve()
+    with sole_writer(target, target.with_name(f".{target.name}.lock"), _PATIENCE):
+        with new_files(facts_file(target), target) as (about, temporary):
+            _WRITERS["datacomp" if datacomp else Path(file).suffix](plan, temporary, ids)
+            facts = {
+                "format": _FORMAT,
+                "file": target.name,
+                "digest": file_digest(temporary),
+                "id_column": id_column,
+                "steps": plan.known_steps,
+                "of_at_most": plan.max_steps,
+                "draws": plan.known_samples,
+                "plan": plan.to_dict(),
+                "fingerprint": plan.fingerprint(),
+                "data": None if dataset is None else fingerprint_rows(dataset).to_dict(),
+            }
+            former = None
+            with suppress(ValueError, OSError):
+                former = verify_order(target)
+            # They take their place before the order does, and are those of both: whichever stands there can be read.
+            write_sealed(about, {**facts, "former": former})
+        with suppress(OSError):  # what they say of the former order does no harm
+            write_sealed(facts_file(target), facts)
+    return Path(file)
 
 
 def facts_file(file: Path) -> Path:
     """Where it stands what an order was made of."""
     return file.with_name(f"{file.name}.json")
+
+
+def verify_order(file: Path) -> dict[str, Any]:
+    """What an exported order was made of, as its file `.json` says it; the file is compared with its digest.
+
+    Raises:
+        FileNotFoundError: one of the two is missing.
+        DamagedFileError: one of them was changed, or they do not belong together.
+    """
+    for path in (file, facts_file(file)):
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} does not exist. `plan.export({str(file)!r})` writes it.")
+    needs = ("format", "digest", "id_column", "steps", "of_at_most", "draws", "fingerprint", "data")
+    facts = read_sealed(facts_file(file), _REMEDY, needs)
+    with reading(file, _REMEDY):
+        digest = file_digest(file)
+    former = facts.pop("former", None)
+    if former and former["digest"] == digest:
+        facts = former
+    if facts["digest"] != digest:
+        raise DamagedFileError(
+            f"{file} is not the file that {facts_file(file).name} was written for: it holds another order than that "
+            f"says. It was damaged or replaced. {_REMEDY}"
+        )
+    return facts
 
 
 def _ids(plan: Ordered, file: Path, dataset: Any, id_column: str | None, datacomp: bool) -> pa.ChunkedArray | None:
@@ -212,7 +248,7 @@ def _write_parquet(plan: Ordered, file: Path, ids: pa.ChunkedArray | None) -> No
     import pyarrow.parquet as pq
 
     schema = pa.schema([("step", pa.int32()), ("row", pa.int64()), *([("id", pa.large_string())] if ids else [])])
-    with pq.ParquetWriter(file.absolute(), schema) as out:
+    with pq.ParquetWriter(file, schema) as out:
         for start, rows in zip(range(0, plan.known_samples, _CHUNK), _chunks(plan), strict=True):
             steps = np.arange(start, start + len(rows)) // plan.samples_per_step
             columns = [pa.array(steps, pa.int32()), pa.array(rows)]
@@ -258,9 +294,6 @@ _WRITERS: dict[str, Callable[[Any, Path, Any], None]] = {
 }
 
 
-_REMEDY = "Export the plan again."
-
-
 class ExportedOrder:
     """An order that `Plan.export` wrote, memory-mapped; `CurriculumSampler.from_export` draws by it.
 
@@ -276,23 +309,20 @@ class ExportedOrder:
     log: tuple[Mapping[str, Any], ...] = ()
 
     def __init__(self, file: str | Path) -> None:
-        self.file = Path(file)
-        needs = ("format", "digest", "steps", "of_at_most", "draws", "fingerprint", "data")
-        for path in (self.file, facts_file(self.file)):
-            if not path.is_file():
-                raise FileNotFoundError(f"{path} does not exist. `plan.export({str(self.file)!r})` writes it.")
-        self.facts: Mapping[str, Any] = read_json(facts_file(self.file), _REMEDY, needs)
+        self.file = Path(file).resolve()
+        self.facts: Mapping[str, Any] = verify_order(self.file)
         if self.facts["format"] != _FORMAT or self.file.suffix != ".npy" or self.facts["id_column"]:
             raise ValueError(f"{self.file} holds no row numbers that a sampler could draw by. Export a .npy file.")
-        if digest(self.file) != self.facts["digest"]:
-            raise ValueError(
-                f"{self.file} is not the file that {facts_file(self.file).name} was written for: other examples would "
-                f"be drawn than it says. {_REMEDY}"
-            )
         self._rows = read_array(self.file, _REMEDY, mmap_mode="r")
         self.known_samples: int = len(self._rows)
         self.max_steps: int = self.facts["of_at_most"]
         self.num_steps: int = self.facts["steps"]
+        if self.num_steps < 1 or self.known_samples != self.facts["draws"] or self.known_samples % self.num_steps:
+            raise DamagedFileError(
+                f"{self.file} holds {self.known_samples:,} rows, and {facts_file(self.file).name} records "
+                f"{self.facts['draws']:,} in {self.num_steps:,} steps of equal size: other batches would be drawn. "
+                f"{_REMEDY}"
+            )
         self.samples_per_step: int = self.known_samples // self.num_steps
         if self.num_steps < self.max_steps:
             logger.warning(

@@ -327,6 +327,7 @@ class Plan:
         Raises:
             ValueError: the order is not known beforehand, passes end with smaller batches, the data is not the plan's,
                 an id is missing or impossible, or the suffix is unknown.
+            RuntimeError: another process has been writing the file for ten minutes.
 
         Example:
             >>> from hf_curriculum import IID

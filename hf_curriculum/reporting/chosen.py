@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from hf_curriculum.config import parse_json
-from hf_curriculum.files import read_json, reading
+from hf_curriculum.config import digest, parse_json
+from hf_curriculum.files import read_sealed, reading, write_sealed
 from hf_curriculum.planning.curriculum import Budget, Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import rank_dataset
@@ -176,7 +176,7 @@ def save_chosen(plan: Plan, folder: str | Path) -> None:
     """Writes what a run chose into `chosen.json` of its folder, for its report; nothing where it chooses nothing."""
     found = recorded_choice(plan, folder)
     if found is not None:
-        (Path(folder) / CHOSEN_FILE).write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
+        write_sealed(Path(folder) / CHOSEN_FILE, {"plan": _digest_of(plan.to_dict()), "chosen": asdict(found)})
 
 
 def find_chosen(
@@ -188,7 +188,7 @@ def find_chosen(
         return None, ""
     if not (any(folder.glob("draws-rank*.jsonl")) or (folder / CHOSEN_FILE).is_file()):
         folder = folder.parent if folder.name.startswith("checkpoint-") else folder
-    made = _read_chosen(folder / CHOSEN_FILE, run["steps"])
+    made = _read_chosen(folder / CHOSEN_FILE, saved, run["steps"])
     if made is not None:
         return made, ""
     if not any(folder.glob("draws-rank*.jsonl")):
@@ -244,12 +244,19 @@ def add_chosen(report: Report, runs: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _read_chosen(file: Path, steps: int) -> Mapping[str, Any] | None:
-    """What `save_chosen` wrote, where it is of as many steps."""
+def _read_chosen(file: Path, saved: Mapping[str, Any], steps: int) -> Mapping[str, Any] | None:
+    """What `save_chosen` wrote, where it is of the same plan and as many steps."""
     if not file.is_file():
         return None
-    found = read_json(file, "Delete it.", ("since", "steps"))
-    return found if found["since"] + found["steps"] == steps else None
+    written = read_sealed(file, "Delete it: what was chosen is then read from the record.", ("plan", "chosen"))
+    chosen = written["chosen"]
+    same = written["plan"] == _digest_of(saved) and chosen["since"] + chosen["steps"] == steps
+    return chosen if same else None
+
+
+def _digest_of(plan: Mapping[str, Any]) -> str:
+    """A digest of a plan as a checkpoint holds it: of its rule and of what decides which rows it draws."""
+    return digest(json.dumps([plan["curriculum"], _drawn_by(plan)], sort_keys=True))
 
 
 def _plan_for(

@@ -21,8 +21,8 @@ _FORBIDDEN = re.compile(
 )
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _CODE = re.compile(r"`([^`\n]+)`")
-_STRONG = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*", re.DOTALL)
-_FENCE = re.compile(r"^```[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_STRONG = re.compile(r"\*\*(?=\S)((?:(?!\*\*).)+)(?<=\S)\*\*", re.DOTALL)
+_FENCE = re.compile(r"^```[^\n]*\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _NUMERIC = re.compile(r"[+\-−±]?\s?[\d.,]+\s?(%|[a-zA-Z/]{1,8})?")
 
 

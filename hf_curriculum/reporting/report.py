@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from markupsafe import Markup
 
 from hf_curriculum.data.images import to_rgb
+from hf_curriculum.files import write_together
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.html import (
     TEMPLATES,
@@ -189,25 +190,19 @@ class Report:
         """Writes `report.html` and `figures/*.png`.
 
         Args:
-            folder: made if it is not there; files of the same names are replaced.
+            folder: made if it is not there; files of the same names are replaced, all of them or none.
 
         Returns:
             The path of `report.html`.
 
         Raises:
-            ValueError: the report has no section.
+            ValueError: the report has no section, or `figures` is a link.
         """
         if not self._sections:
             raise ValueError("The report is empty. Add a text, a table, a figure or a gallery before writing it.")
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        if self._files:
-            (folder / "figures").mkdir(exist_ok=True)
-        for name, png in self._files.items():
-            (folder / "figures" / f"{name}.png").write_bytes(png)
-        page = folder / "report.html"
-        page.write_text(self.to_html(), "utf-8")
-        return page
+        figures: dict[str, str | bytes] = {f"figures/{name}.png": png for name, png in self._files.items()}
+        write_together(folder, {**figures, "report.html": self.to_html()})
+        return Path(folder, "report.html")
 
     def _add(self, title: str | None, content: Markup) -> Report:
         if title is not None or not self._sections:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from hf_curriculum.files import write_atomically
 from hf_curriculum.scenes.random import WORDING, KeyedRandom
 from hf_curriculum.scenes.scene import Scene, Thing, lay_out
 from hf_curriculum.scenes.vocabulary import Token, article, number_word, plural
@@ -362,12 +363,11 @@ def write_scene_text(folder: str | Path, lines: int, seed: int = _SEED) -> Path:
     """Writes `scenes.train`, and `scenes.dev` with a tenth as many lines of other scenes, for `load_text`."""
     if lines < 1:
         raise ValueError(f"`lines={lines}` was given. A corpus has at least 1 line.")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     source = scene_lines(seed)
     for name, count in (("scenes.train", -(-lines // 5) * 5), ("scenes.dev", -(-lines // 50) * 5)):
         written = [next(source) for _ in range(count)][: lines if name == "scenes.train" else None]
         content = "".join(f"{line}\n" for line in written)
-        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != content:
-            (folder / name).write_text(content, encoding="utf-8")
-    return folder
+        file = Path(folder).resolve() / name
+        if not file.is_file() or file.read_bytes() != content.encode():
+            write_atomically(file, content)
+    return Path(folder)

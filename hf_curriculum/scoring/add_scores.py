@@ -23,6 +23,7 @@ from hf_curriculum.data.grouping import aggregate_per_image
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import stored_feature, with_stored
 from hf_curriculum.data.readers.coco import OBJECTS
+from hf_curriculum.files import own_folder
 from hf_curriculum.parts import PartFolder, data_digest
 from hf_curriculum.provenance import (
     AnyDataset,
@@ -318,7 +319,7 @@ class ScoringRun:
         folder = Path(self.cache_dir or cache, f"scores-{self.cache_key(scorer, stage)}")
         if not self.load_from_cache_file:
             shutil.rmtree(folder, ignore_errors=True)
-        return PartFolder(folder, self.manifest(stage), len(stage.inputs), self.step)
+        return PartFolder(own_folder(folder), self.manifest(stage), len(stage.inputs), self.step)
 
     def manifest(self, stage: ScorerInputs) -> dict[str, Any]:
         return {**stage.manifest(), "batch_size": self.batch_size}

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
 from hf_curriculum.data.text import open_text
 from hf_curriculum.files import reading
@@ -44,6 +46,7 @@ from hf_curriculum.provenance import (
     validate_choice,
 )
 from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, SHARD, UID, checksums, load_scored_shards
+from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet, validate_sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -129,7 +132,7 @@ def _read_source(
         table = _read_file(file, text)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file} cannot be read ({error}). It should be a table with a row per key.") from error
-    if twice := sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(table.column_names).items() if count > 1):
         raise ValueError(f"{file} has the columns {twice} twice, and it is not known which is meant. Rename one.")
     return Dataset(table), {"from": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
 
@@ -180,7 +183,9 @@ def _read_file(file: Path, text: dict[str, pa.DataType]) -> pa.Table:
             convert_options=pyarrow.csv.ConvertOptions(column_types=text),
         )
     if kind == ".parquet":
-        return pyarrow.parquet.read_table(file.absolute())
+        validate_tables([file])
+        with reading(file, "It should be a table with a row per key."):
+            return pyarrow.parquet.read_table(file.absolute(), page_checksum_verification=True)
     if kind in (".jsonl", ".ndjson"):
         table = pyarrow.json.read_json(file)
         dates = [key for key in text if key in table.column_names and pa.types.is_temporal(table[key].type)]
@@ -496,7 +501,7 @@ def show_keys(arrays: list[pa.Array], rows: np.ndarray, most: int = 3) -> str:
 
 
 _MARK = b"hf_curriculum_scores"
-_FORMAT = 1
+_REMEDY = "Save the scores again with `save_scores`. Files of other programs are joined with `add_scores_from`."
 
 
 @validate_arguments
@@ -514,7 +519,7 @@ def save_scores(
 
     Args:
         dataset: the scored data set, or splits, whose rows go into one file.
-        path: the file to write.
+        path: the file to write. One that is there is replaced when the new one is complete.
         key: the columns that identify a row. Rows that share a key must share their scores, as captions of an image do
             for scores per image (`key="image_id"`).
         columns: the score columns; by default all that carry provenance.
@@ -526,6 +531,7 @@ def save_scores(
         TypeError: not a map-style data set.
         ValueError: splits were scored differently, a column is missing or has no provenance, there are no scores, or
             rows of one key differ in score.
+        OSError: the disk is full; a file that was there is unchanged.
 
     Example:
         >>> from hf_curriculum import CaptionLength, add_scores
@@ -570,12 +576,9 @@ def save_scores(
     features = Features({**{name: dataset.features[name] for name in keys}, **{n: dataset.features[n] for n in names}})
     sums = _sums_of_read(dataset, read.difference(keys), first_of)
     features.update(dict.fromkeys(sums, Value("uint32")))
-    about = {"format": _FORMAT, "key": keys, "scores": names, "rows": len(first)}
     schema = features.arrow_schema
-    schema = schema.with_metadata({**schema.metadata, _MARK: json.dumps(about).encode()})
-    with pyarrow.parquet.ParquetWriter(
-        Path(path).absolute(), schema, compression="zstd", write_page_checksum=True
-    ) as file:
+    schema = schema.with_metadata({**schema.metadata, _MARK: json.dumps({"key": keys, "scores": names})})
+    with sealed_parquet(Path(path).resolve(), schema) as file:
         for start in range(0, len(first), 20_000):
             rows = first[start : start + 20_000]
             arrow = {**dict(zip(keys, arrays, strict=True)), **sums}
@@ -648,19 +651,14 @@ def _read_shards(folder: Path, splits: Mapping[str, Dataset]) -> tuple[Dataset, 
     return table, {"key": keys, "scores": list(read_provenance(table))}
 
 
+def verify_side_file(file: Path) -> None:
+    """Compares a file of `save_scores`, or a part of scores, with the digest that it holds of itself."""
+    validate_sealed_parquet(file, _REMEDY)
+
+
 def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist. `save_scores` writes such a file.")
-    try:
-        table = pyarrow.parquet.read_table(file.absolute(), page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{file} cannot be read as Parquet ({error}). It is damaged, or not a side file.") from error
-    metadata = table.schema.metadata or {}
-    with reading(file, "Save the scores again."):
-        about = parse_json(metadata.get(_MARK, b"{}"))
-    if about.get("format") != _FORMAT:
-        remedy = "`save_scores` writes one; other files are joined with `add_scores_from`."
-        raise ValueError(f"{file} is not a side file of scores in format {_FORMAT}. {remedy}")
-    if table.num_rows != about["rows"]:
-        raise ValueError(f"{file} was changed: it had {about['rows']} rows, and has {table.num_rows}. Write it again.")
-    return Dataset(table), about
+    table = read_sealed_parquet(file, _REMEDY)
+    with reading(file, _REMEDY):
+        return Dataset(table), parse_json(table.schema.metadata[_MARK])

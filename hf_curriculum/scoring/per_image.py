@@ -24,7 +24,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.data.grouping import image_codes
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.processors import process_image
-from hf_curriculum.files import read_json, sole_writer
+from hf_curriculum.files import own_folder, read_json, sole_writer
 from hf_curriculum.parts import PartFolder, data_digest, launched
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -123,7 +123,7 @@ def add_per_image(
     share = f"the share of process {rank} in {folder}"
     with nullcontext() if folder is None else sole_writer(share, Path(folder) / f".{rank}.lock"):
         for name, part in splits.items():
-            place = None if folder is None else Path(folder) / name
+            place = None if folder is None else own_folder(Path(folder, name))
             found[name] = _find(part, columns, num_proc or 0, part_images, place, load_from_cache_file)
         if first_only and rank:
             return None

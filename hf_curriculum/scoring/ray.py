@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from hf_curriculum.data.readers.shards import find_shards
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scoring.add_scores import as_scorers
 from hf_curriculum.scoring.shards import ShardRun, ShardScores, progress_bar
@@ -31,6 +32,7 @@ def score_on_ray(
     keep: Sequence[str] = (),
     batch_size: int = 256,
     storage_options: Mapping[str, Any] | None = None,
+    bad_shards: Literal["error", "drop"] = "error",
     lease: float = 120,
 ) -> ShardScores:
     """Runs `score_shards` on actors of Ray, which write the same files, byte for byte.
@@ -77,10 +79,10 @@ def score_on_ray(
                 f"An actor was to have {needs}, and Ray's cluster has {found}: none would ever start. Ask for less, "
                 'connect to the whole cluster (`ray.init("auto")`), or say `actors=` where it grows by itself.'
             )
-    shards, folder = find_shards(source, storage_options), Path(out).absolute()
-    run = ShardRun(
-        as_scorers(scorers), shards, folder, dict(columns or {}), tuple(keep), batch_size, lease, num_workers
-    )
+    validate_choice("bad_shards", bad_shards, ("error", "drop"))
+    shards, folder = find_shards(source, storage_options, allow_missing=True), Path(out).resolve()
+    names, drop = dict(columns or {}), bad_shards == "drop"
+    run = ShardRun(as_scorers(scorers), shards, folder, names, tuple(keep), batch_size, lease, num_workers, drop)
     run.begin()
     left = {shard.name for shard in run.left(shards)}
     if places := [place for place, shard in enumerate(shards) if shard.name in left]:
@@ -100,7 +102,7 @@ class _Actor:
     """Holds the scorers, and scores as many shards as it is given: those themselves where they are free."""
 
     def __init__(self, run: ShardRun) -> None:
-        run.write_manifest()  # other versions of libraries here would make other scores
+        run.validate_manifest()  # other versions of libraries here would make other scores
         self.run = run
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset, DatasetDict
 
-from hf_curriculum.config import parse_json
-from hf_curriculum.files import sole_writer, write_atomically
+from hf_curriculum.files import own_folder, read_sealed, reading, sole_writer, write_sealed
 from hf_curriculum.parts import PartFolder, launched, missing_parts, wait_for_files
 from hf_curriculum.provenance import validate_choice
+from hf_curriculum.scored_shards import FITTED_VALUES
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scoring.add_scores import (
     ScorerInputs,
@@ -141,7 +140,8 @@ class _ShardedRun(ScoringRun):
         return self.folder / split.name / next(iter(scorer.outputs))
 
     def part_folder(self, scorer: Scorer, split: Split, stage: ScorerInputs) -> PartFolder:
-        folder, manifest = self.folder_of(scorer, split), self.manifest(stage)
+        own_folder(self.folder / split.name)
+        folder, manifest = own_folder(self.folder_of(scorer, split)), self.manifest(stage)
         return PartFolder(folder, manifest, len(stage.inputs), self.step, single_process=self.world_size == 1)
 
     def stage(self, scorer: Scorer, split: Split) -> ScorerInputs:
@@ -154,7 +154,7 @@ class _ShardedRun(ScoringRun):
             return
         corpus = self.with_scores_read(scorer, self.fit_on)
         manifest = {**ScorerInputs.of(scorer, corpus).manifest(), "fit_on": self.fit_on.name}
-        folder = self.folder / ".fitted" / next(iter(scorer.outputs))
+        folder = own_folder(self.folder / FITTED_VALUES) / next(iter(scorer.outputs))
         PartFolder(folder, manifest, rows=0, step=1, single_process=self.world_size == 1)
         if self.rank == 0 and not (folder / FITTED).exists():
             scorer.fit(corpus)
@@ -171,25 +171,21 @@ FITTED = "fitted.json"
 def write_fitted(folder: Path, attributes: Mapping[str, Any]) -> None:
     """Writes fitted attributes as JSON, arrays in base64: reading them runs no code, whoever wrote the file."""
     content = {name: _to_json(value, name) for name, value in attributes.items()}
-    write_atomically(folder / FITTED, json.dumps({"format": 1, "attributes": content}))
+    write_sealed(own_folder(folder) / FITTED, {"attributes": content})
 
 
 def read_fitted(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """The attributes that `write_fitted` wrote."""
-    file = folder / FITTED
-    try:
-        content = parse_json(file.read_text(encoding="utf-8"))
-        found = {name: _from_json(value) for name, value in content["attributes"].items()}
-        format_ = content["format"]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        remedy = f"Delete {folder}: the scorer is fitted again."
-        raise ValueError(f"{file} cannot be read ({error!r:.200}). {remedy}") from error
-    if format_ != 1 or set(found) != set(names):
+    file, remedy = folder / FITTED, f"Delete {folder}: the scorer is fitted again."
+    facts = read_sealed(file, remedy, ["attributes"])
+    with reading(file, remedy):
+        attributes = {name: _from_json(value) for name, value in facts["attributes"].items()}
+    if set(attributes) != set(names):
         raise ValueError(
-            f"{file} has the format {format_!r} and the attributes {sorted(found)}; the scorer needs the format 1 and "
-            f"{sorted(names)}. Another version wrote it. Delete {folder}: the scorer is fitted again."
+            f"{file} has the attributes {sorted(attributes)}, and the scorer needs {sorted(names)}. Another version "
+            f"wrote it. {remedy}"
         )
-    return {name: found[name] for name in names}
+    return {name: attributes[name] for name in names}
 
 
 def _to_json(value: Any, name: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Features, Image, IterableDataset, Value
+from datasets import Image, IterableDataset
 from tqdm.auto import tqdm
 
 from hf_curriculum.claims import Claim, Claims
@@ -35,20 +37,35 @@ from hf_curriculum.data.readers.shards import (
     how_to_name,
     json_text,
 )
-from hf_curriculum.files import read_json, write_atomically
-from hf_curriculum.parts import launched
+from hf_curriculum.files import (
+    DamagedFileError,
+    own_folder,
+    read_sealed,
+    remove_dead,
+    sole_writer,
+    write_atomically,
+    write_sealed,
+)
+from hf_curriculum.parts import PartFolder, launched
+from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scored_shards import (
     CHECKED,
+    FAILED,
+    FITTED_VALUES,
     KEY,
     MANIFEST,
     MARK,
+    SCORES,
     about_shard,
     checksums,
     done_shards,
     manifest_digest,
+    mark,
     read_manifest,
+    score_features,
     score_file,
     stem_of,
+    verify_shard_scores,
 )
 from hf_curriculum.scorers.base import CaptionScorer, Scorer
 from hf_curriculum.scorers.visual.images import image_workers
@@ -59,8 +76,10 @@ from hf_curriculum.shapes import validate_arguments
 logger: logging.Logger = logging.getLogger(__name__)
 
 _FORMAT = 1
-_CLAIMS, _FAILED = ".claims", ".failed"
+_CLAIMS = ".claims"
 _POLL = 1.0  # seconds between two looks for a shard that is free
+_PATIENCE = 600.0  # seconds to wait for another process that writes the manifest
+_UNREACHABLE = 8  # shards that cannot be fetched one after the other: the store is away
 _FAILURES = 16  # pairs of a batch, at least: a scorer that fails on each of them has failed on the shard
 _FEW = 100  # pairs that mostly have all columns
 _TRIES = 5  # shards that are opened for their columns, at most
@@ -75,10 +94,11 @@ class ShardScores:
         done: shards that are scored.
         shards: shards of the source.
         pairs: rows that are scored.
-        failed: shard → why it could not be read.
+        failed: shard → why it could not be read, or its scores cannot.
         working: shards that a process works on.
         seconds_left: by the shards of the last minutes; None where none was scored.
         left_out: what was not read or not scored, and why → how often, and an example.
+        dropped: shard → why it could not be read; the scores are complete without it (`bad_shards="drop"`).
     """
 
     done: int
@@ -88,14 +108,23 @@ class ShardScores:
     working: Sequence[Claim] = ()
     seconds_left: float | None = None
     left_out: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether each shard is scored or dropped."""
+        return self.done + len(self.dropped) == self.shards
 
     def describe(self) -> str:
         """A few lines for people."""
         lines = [f"{self.done:,} of {self.shards:,} shards are scored: {self.pairs:,} pairs."]
-        if self.seconds_left is not None and self.done < self.shards:
+        if self.dropped:
+            lines[0] += f" Dropped: {len(self.dropped):,}."
+        if self.seconds_left is not None and not self.complete:
             lines[0] += f" About {_duration(self.seconds_left)} are left."
         lines += [f"  {claim.name}: {claim.owner}, last seen {claim.age:.0f} s ago" for claim in self.working]
         lines += [f"  {shard} failed: {why}" for shard, why in self.failed.items()]
+        lines += [f"  {shard} is dropped: {why}" for shard, why in self.dropped.items()]
         lines += [f"  {count:,} × {why}, {example} for example" for why, (count, example) in self.left_out.items()]
         return "\n".join(lines)
 
@@ -114,6 +143,7 @@ def score_shards(
     rank: int | None = None,
     world_size: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    bad_shards: Literal["error", "drop"] = "error",
     lease: float = 120,
 ) -> ShardScores:
     """Scores the pairs of a crawl in place, shard by shard, without copying data or writing images.
@@ -121,16 +151,19 @@ def score_shards(
     Each shard's scores become one small Parquet file in `out`: the pair's key, the columns of `keep`, and float32
     scores, in the order of the shard. By 32 bits of each text and image that is scored, `load_scores` knows other
     pairs of a key. Its metadata has the shard's name, size and digest, and the provenance of the scores. A file is
-    written completely or not at all, and equal shards give equal files, byte for byte. A shard that was written again
-    with another content is scored again.
+    written completely or not at all, and equal shards give equal files, byte for byte. Each call reads what is scored
+    already: a damaged file, and one of a shard that was written again with another content, are made again. Contents
+    are compared where a shard's size, ETag or time of change is another one.
 
     Any number of processes may share `out`, at the same time or later, on a disk that all see: each takes the next
     free shard. The shard of a process that died becomes free again. Every process waits until all shards are scored. A
-    shard at an address is fetched while the one before it is scored.
+    shard at an address is fetched while the one before it is scored, and compared with the MD5 or SHA-256 that S3,
+    Google Cloud, Azure or the Hub have of it. Of objects that were uploaded in parts or composed they have none.
 
     A fault of a pair is a fault of that pair alone. Its score is NaN where the caption or image is missing, where the
     caption is no text (a number, a list of several texts), and where the scorer fails. `ShardScores.left_out` counts
-    these by reason. A shard that cannot be read is named, and the others are scored.
+    these by reason. A shard that cannot be read, or fetched, is named, and the others are scored. Each call tries it
+    again.
 
     `load_scored(out)` reads the scores as a data set of keys; `bucket_shards` writes the pairs in order of difficulty.
 
@@ -148,6 +181,8 @@ def score_shards(
         num_workers: processes that open and prepare images for each of these models while it computes.
         rank, world_size: of this process, as in `add_scores_sharded`; they only decide its first shard.
         storage_options: for `fsspec`.
+        bad_shards: "drop" completes the scores without shards that cannot be read or are no longer there, and names
+            these in `shards.json`; `load_scored` and `bucket_shards` then go without them.
         lease: seconds without a heartbeat after which the shard of a process on another machine is free.
 
     Returns:
@@ -157,20 +192,21 @@ def score_shards(
         FileNotFoundError: there is no such shard.
         ValueError: a column is missing, `out` holds scores made in another way, or shards cannot be read; the others
             are scored then.
+        ConnectionError: the store cannot be reached.
 
     Example:
         >>> score_shards("cc12m/{00000..01242}.tar", CLIPSimilarity(), "scores").describe()   # doctest: +SKIP
         '1,243 of 1,243 shards are scored: 11,890,312 pairs.'
     """
-    if batch_size < 1 or num_proc < 1 or num_workers < 0:
+    if batch_size < 1 or num_proc < 1 or num_workers < 0 or lease <= 0:
         raise ValueError(
-            f"batch_size={batch_size}, num_proc={num_proc} and num_workers={num_workers} were given. The first two "
-            "are at least 1, and the last is not below 0."
+            f"batch_size={batch_size}, num_proc={num_proc}, num_workers={num_workers} and lease={lease} were given. "
+            "The first two are at least 1, num_workers is not below 0, and a lease is above 0 seconds."
         )
-    shards = find_shards(source, storage_options)
-    run = ShardRun(
-        as_scorers(scorers), shards, Path(out), dict(columns or {}), tuple(keep), batch_size, lease, num_workers
-    )
+    validate_choice("bad_shards", bad_shards, ("error", "drop"))
+    shards = find_shards(source, storage_options, allow_missing=True)
+    names, out, drop = dict(columns or {}), Path(out).resolve(), bad_shards == "drop"
+    run = ShardRun(as_scorers(scorers), shards, out, names, tuple(keep), batch_size, lease, num_workers, drop)
     run.begin()
     rank, world_size = launched(rank, world_size)
     if num_proc == 1:
@@ -192,38 +228,61 @@ class ShardRun:
     batch_size: int
     lease: float
     num_workers: int = 0
+    drop: bool = False
+    former: dict[str, str] = field(default_factory=dict)
+    """Shard → the attempt of another call that failed on it: this one tries again."""
 
     def begin(self) -> None:
         """What comes before the first shard: the columns are there, scorers are fitted, `out` is of this run."""
+        known = read_manifest(self.out)["shards"] if (self.out / MANIFEST).is_file() else {}
+        if lost := [shard for shard in self.shards if not (shard.stamp or shard.name in known or self.drop)]:
+            raise lost[0].missing  # a name that was mistyped, maybe
         self.validate_columns()
+        for place, _, _ in os.walk(self.out):
+            remove_dead(Path(place))
         self.fit()
-        self.write_manifest()
-        for file in (self.out / _FAILED).rglob("*.json"):
-            if read_json(file, "Delete it.", ["stamp", "why"]).get("retry"):  # the scorer may have been mended
-                file.unlink(missing_ok=True)
+        self.validate_manifest()
+        self.former = {stem: note["attempt"] for stem, note in _read_notes(self.out).items()}
+        self.compare_finished()
 
     def end(self) -> ShardScores:
         """How far the scores are; a `ValueError` for shards that cannot be read."""
+        listed = {shard.stem for shard in self.shards}
+        notes = {stem: note for stem, note in _read_notes(self.out).items() if note["listed"] or stem not in listed}
+        if listed - notes.keys() - done_shards(self.out):  # another process has found a fault in scores since
+            self.work(0.0)
+            return self.end()
+        failed = {note["shard"]: note["why"] for note in notes.values()}
+        self._change_manifest(
+            lambda facts: {"dropped": {name: failed[name] for name in failed if self.drop or name in facts["dropped"]}}
+        )
         status = shard_status(self.out)
         if status.failed:
             first = "; ".join(f"{shard}: {why}" for shard, why in list(status.failed.items())[:3])
             raise ValueError(
                 f"{len(status.failed):,} of {status.shards:,} shards cannot be read, and the others are scored. "
-                f"{first} When they are whole again, the same command scores them alone."
+                f"{first} When they are whole again, the same command scores them alone. Without them it is complete "
+                "with bad_shards='drop' (hf-curriculum score: --bad-shards drop)."
             )
-        if status.left_out:
+        if status.left_out or status.dropped:
             logger.warning("%s", status.describe())
         return status
 
     def reader(self, path: Path, shard: SourceShard) -> ShardReader:
         """What reads a shard."""
         texts = [scorer.column for scorer in self.scorers if isinstance(scorer, CaptionScorer)]
-        return ShardReader(path, shard.kind, self.columns, tuple(dict.fromkeys([CAPTION, *texts])), named=self.read)
+        names, address = tuple(dict.fromkeys([CAPTION, *texts])), shard.address.removeprefix("file://")
+        return ShardReader(path, shard.kind, self.columns, names, named=self.read, address=address)
 
     def left(self, shards: Sequence[SourceShard]) -> Iterator[SourceShard]:
         """Those of shards that are not scored, and have not failed."""
         done = done_shards(self.out)
-        yield from (shard for shard in shards if shard.stem not in done and not _has_failed(self.out, shard))
+        yield from (shard for shard in shards if shard.stem not in done and not self._has_failed(shard))
+
+    def _has_failed(self, shard: SourceShard) -> bool:
+        """Whether a shard could not be read since this call began."""
+        note = _read_note(_note_file(self.out, shard.stem))
+        return note is not None and note["listed"] and note["attempt"] != self.former.get(shard.stem)
 
     @property
     def read(self) -> list[str]:
@@ -245,8 +304,9 @@ class ShardRun:
         """Compares what scorers read with the first shard, before anything is paid for."""
         groups = {scorer.group_by for scorer in self.scorers}
         needed = [name for name in self.read if name not in groups]
-        first: ValueError | None = None
-        for shard in self.shards[:_TRIES]:  # one that is damaged, or whose pairs have no captions, is no verdict
+        first: Exception | None = None
+        there = [shard for shard in self.shards if shard.stamp]
+        for shard in there[:: -(-len(there) // _TRIES)]:  # one that is damaged, or without captions, is no verdict
             try:
                 with shard.local() as path:
                     reader = self.reader(path, shard)
@@ -260,18 +320,19 @@ class ShardRun:
                 if reader.taken:
                     logger.info("%s: read caption ← %s; `columns` names others.", shard.name, ", ".join(reader.taken))
                 return
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 first = first or error
         raise first
 
     def fit(self) -> None:
         """Fits the scorers that need it, in the first process that comes; the others read what it has fitted."""
-        self.out.mkdir(parents=True, exist_ok=True)
         for scorer in self.scorers:
             if not scorer.needs_fit:
                 continue
             name = next(iter(scorer.outputs))
-            folder, claims = self.out / ".fitted" / name, Claims(self.out / _CLAIMS, self.lease)
+            folder, claims = own_folder(self.out / FITTED_VALUES) / name, Claims(self.out / _CLAIMS, self.lease)
+            identity = {"scorer": scorer.describe(name).to_dict(), "source": scorer.source_digest()}
+            PartFolder(own_folder(folder), {**identity, "columns": self.columns}, rows=0, step=1)
             with claims.alive():
                 while not (folder / FITTED).is_file():
                     if claims.take(f"fit of {name}") and not (folder / FITTED).is_file():
@@ -283,13 +344,17 @@ class ShardRun:
 
     def _texts(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         for shard in self.shards:
-            with shard.local() as path:
-                try:
+            try:
+                with shard.local() as path:
                     for batch in self.reader(path, shard).batches(names, self.batch_size):
                         for values in zip(*(batch[name] for name in names), strict=True):
                             yield dict(zip(names, values, strict=True))
-                except DamagedShardError as error:  # it is named again when it is to be scored
-                    logger.warning("Nothing more is learnt from %s: %s", shard.name, error)
+            except DamagedShardError as error:  # it is named again when it is to be scored
+                logger.warning("Nothing more is learnt from %s: %s", shard.name, error)
+            except (FileNotFoundError, PermissionError) as error:
+                if not self.drop:
+                    raise
+                logger.warning("Nothing is learnt from %s: %s", shard.name, error)
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -297,15 +362,7 @@ class ShardRun:
         return {column: scorer.describe(column) for scorer in self.scorers for column in scorer.outputs}
 
     @property
-    def features(self) -> Features:
-        """The columns of a file of scores."""
-        texts = {name: Value("string") for name in (KEY, *self.keep)}
-        sums = {CHECKED + name: Value("uint32") for name in self.checked}
-        scores = {name: Value("float32", id=made.to_json()) for name, made in self.provenance.items()}
-        return Features({**texts, **sums, **scores})
-
-    @property
-    def made(self) -> dict[str, Any]:
+    def way(self) -> dict[str, Any]:
         """What must be equal for files of scores to belong together."""
         sources = {next(iter(each.outputs)): source for each in self.scorers if (source := each.source_digest())}
         scores = {name: made.to_dict() for name, made in self.provenance.items()}
@@ -313,43 +370,85 @@ class ShardRun:
         facts["checked"] = self.checked
         return json.loads(json.dumps({"format": _FORMAT, **facts, **({"source": sources} if sources else {})}))
 
-    def write_manifest(self) -> None:
-        """Writes the manifest, or compares it with the one that is there; more shards may have come since."""
-        file, made = self.out / MANIFEST, self.made
-        names = {shard.name: shard.stamp for shard in self.shards}
-        if not file.exists():
-            write_atomically(file, json.dumps({**made, "shards": names}, indent=1), keep_existing=True)
-        found = read_manifest(self.out)
-        known = found.pop("shards")
-        if found != made:
-            differs = sorted(name for name in {*found, *made} if found.get(name) != made.get(name))
+    def validate_manifest(self) -> None:
+        """Compares the manifest with this run; the first process writes it."""
+        if not (self.out / MANIFEST).exists():
+            names = dict.fromkeys((shard.name for shard in self.shards), "")  # none is compared yet
+            write_sealed(self.out / MANIFEST, {**self.way, "shards": names, "dropped": {}}, keep_existing=True)
+        manifest, way = read_manifest(self.out), self.way
+        known, _ = manifest.pop("shards"), manifest.pop("dropped")
+        if manifest != way:
+            differs = sorted(name for name in {*manifest, *way} if manifest.get(name) != way.get(name))
             raise ValueError(
                 f"{self.out} holds scores that were made in another way: {', '.join(differs)} differ. Together they "
                 "would be columns made in two ways. Give these scores a folder of their own, or delete that one."
             )
-        if gone := sorted(known.keys() - names.keys()):
+        if known and known.keys().isdisjoint(shard.name for shard in self.shards):
             raise ValueError(
-                f"{self.out} holds scores of {len(known):,} shards, and {gone[0]} is not among the {len(names):,} of "
-                "this source. Name all of them, from the same folder, or another folder for the scores."
+                f"{self.out} holds scores of {len(known):,} shards, and none of them, such as {next(iter(known))}, is "
+                f"among the {len(self.shards):,} of this source. Name all of them, from the same folder, or another "
+                "folder for the scores."
             )
-        if known != names:
-            stale = [shard for shard in self.shards if known.get(shard.name) != shard.stamp]
-            with ThreadPoolExecutor(8) as readers:
-                list(readers.map(self._forget_changed, stale))  # before their new stamps are written
-            write_atomically(file, json.dumps({**made, "shards": names}, indent=1))
 
-    def _forget_changed(self, shard: SourceShard) -> None:
-        """Deletes the scores of a shard that was written again with another content; it is scored anew."""
-        file = score_file(self.out, shard.name)
-        if not file.is_file():
+    def _change_manifest(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Gives the manifest other values, one process after the other."""
+        file, facts = self.out / MANIFEST, read_manifest(self.out)
+        if json.dumps({**facts, **change(facts)}) == json.dumps(facts):  # nothing is written where all is done
             return
-        if shard.kind == "files" or about_shard(self.out, shard.name)["bytes"] == shard.bytes:
-            with shard.local() as path:
-                content = self.reader(path, shard).digest
-            if content == about_shard(self.out, shard.name)["digest"]:
-                return
-        logger.warning("%s was changed after it was scored: it is scored again.", shard.name)
+        with sole_writer(file, file.with_name(f".{MANIFEST}.lock"), _PATIENCE):
+            facts = read_manifest(self.out)
+            write_sealed(file, {**facts, **change(facts)})
+
+    def compare_finished(self) -> None:
+        """Compares files of scores with their shards, which the manifest then names as they are now."""
+        known, done = read_manifest(self.out)["shards"], done_shards(own_folder(self.out / SCORES).parent)
+        finished = [shard for shard in self.shards if shard.stem in done and shard.stamp]
+        with ThreadPoolExecutor(16) as readers:
+            unread = readers.map(lambda shard: self._unread(shard, known.get(shard.name)), finished)
+            faults = {shard.name: why for shard, why in zip(finished, unread, strict=True) if why}
+        listed = {shard.name: shard.stamp for shard in self.shards}
+        for shard in self.shards:
+            if shard.name in faults:
+                _write_note(self.out, shard.name, faults[shard.name])
+        for name in known.keys() - listed.keys():
+            why = f"{name} is not among the {len(listed):,} of this source. Name all of them, from the same folder."
+            _write_note(self.out, name, why, listed=False)
+
+        def merged(facts: dict[str, Any]) -> dict[str, Any]:
+            """The shards as they are now; of those that cannot be looked at, as they were."""
+            names, former, before = list(listed), facts["shards"], None
+            for name in former:
+                if name not in listed:
+                    names.insert(0 if before is None else names.index(before) + 1, name)
+                before = name
+            compared = {name: stamp for name, stamp in listed.items() if stamp and name not in faults}
+            return {"shards": {name: compared.get(name, former.get(name, "")) for name in names}}
+
+        self._change_manifest(merged)
+
+    def _unread(self, shard: SourceShard, former: str | None) -> str:
+        """Deletes scores that are damaged or of another content, which are made again; why they cannot be compared."""
+        file = score_file(self.out, shard.name)
+        try:
+            about = verify_shard_scores(self.out, shard.name)
+            same = shard.kind == "files" or about["bytes"] == shard.bytes
+            if same and former != shard.stamp:
+                with shard.local() as path:
+                    same = self.reader(path, shard).digest == about["digest"]
+        except FileNotFoundError as error:
+            return f"{error}" if file.exists() else ""
+        except DamagedFileError as error:
+            logger.warning("%s is scored again: %s", shard.name, error)
+        except OSError as error:
+            return f"{error}"
+        else:
+            if same:
+                if (note := _note_file(self.out, shard.stem)).is_file():  # a disk that is only read refuses to delete
+                    note.unlink(missing_ok=True)
+                return ""
+            logger.warning("%s was changed after it was scored: it is scored again.", shard.name)
         file.unlink(missing_ok=True)
+        return ""
 
     def work_in_processes(self, count: int, rank: int, world_size: int) -> None:
         """`work` in `count` processes; one that dies leaves its shards to the others."""
@@ -371,16 +470,32 @@ class ShardRun:
         claims, watched = Claims(self.out / _CLAIMS, self.lease), start == 0 and most is None
         turn = islice(self._turn(claims, int(start * len(self.shards))), most)
         bar = progress_bar(self.out, len(self.shards), watched)
-        reading = image_workers(self.num_workers)
+        reading, unreachable = image_workers(self.num_workers), 0
         with claims.alive(), ThreadPoolExecutor(1) as ahead, reading, bar as moved:
-            for shard, path in _fetched(turn, ahead):
-                try:
-                    self.write_scores(shard, path, worker)
-                except DamagedShardError as error:
-                    _write_failure(self.out, shard, f"{error}", retry=isinstance(error, _ScorerError))
-                    logger.error("%s", error)
+            for shard, fetched in _fetched(turn, ahead):
+                unreachable = unreachable + 1 if isinstance(fetched, ConnectionError) else 0
+                if unreachable == _UNREACHABLE:
+                    raise fetched
+                why = self._fault(shard, fetched, worker)
+                if why and not shard.is_local:  # it may have been damaged on its way
+                    for _, again in _fetched(iter([shard]), ahead):
+                        why = self._fault(shard, again, worker)
+                if why:
+                    _write_note(self.out, shard.name, why)
+                    logger.error("%s", why)
                 claims.give_back(shard.name)
                 moved()
+
+    def _fault(self, shard: SourceShard, fetched: Path | Exception, worker: int | None) -> str:
+        """Scores a shard; says why it cannot be read, or "" for one that is scored."""
+        try:
+            if isinstance(fetched, Exception):
+                return f"{fetched}"
+            self.write_scores(shard, fetched, worker)
+        except DamagedShardError as error:
+            return f"{error}"
+        _note_file(self.out, shard.stem).unlink(missing_ok=True)
+        return ""
 
     def _turn(self, claims: Claims, first: int) -> Iterator[SourceShard]:
         """Shards that this process has claimed, one after the other, until every one is done."""
@@ -400,11 +515,11 @@ class ShardRun:
                 time.sleep(_POLL)
 
     def _is_done(self, shard: SourceShard) -> bool:
-        return score_file(self.out, shard.name).is_file() or _has_failed(self.out, shard)
+        return score_file(self.out, shard.name).is_file() or self._has_failed(shard)
 
     def write_scores(self, shard: SourceShard, path: Path, worker: int | None) -> None:
         """Scores a shard and writes its file."""
-        reader = self.reader(path, shard)
+        reader, version = self.reader(path, shard), _version(path)
         kept: dict[str, list[str | None]] = {name: [] for name in (KEY, *self.keep)}
         sums: dict[str, list[pa.Array]] = {name: [] for name in self.checked}
         scores: dict[str, list[np.ndarray]] = {name: [] for name in self.provenance}
@@ -426,17 +541,26 @@ class ShardRun:
         columns = {name: pa.array(values, pa.string()) for name, values in kept.items()}
         columns |= {CHECKED + name: pa.chunked_array(parts, pa.uint32()) for name, parts in sums.items()}
         columns |= {name: pa.array(np.concatenate([[], *values]), pa.float32()) for name, values in scores.items()}
-        about = {"shard": shard.name, "bytes": shard.bytes, "digest": reader.digest, "run": manifest_digest(self.made)}
+        try:
+            content = reader.digest
+        except OSError as error:
+            raise DamagedShardError(f"{reader.address}: {error}") from error
+        if _version(path) != version:
+            raise DamagedShardError(f"{reader.address} was changed while it was scored.")
+        about = {"shard": shard.name, "bytes": shard.bytes, "digest": content, "run": manifest_digest(self.way)}
         about |= {"rows": len(kept[KEY]), "doubled": doubled, "left_out": reader.left_out.items()}
         if reader.left_out.counts:
             logger.info("%s: %s.", shard.name, reader.left_out.describe())
-        schema = self.features.arrow_schema
-        schema = schema.with_metadata({**schema.metadata, MARK: json.dumps(about).encode()})
+        schema = score_features(self.way).arrow_schema
+        schema = schema.with_metadata({**schema.metadata, MARK: mark(about)})
         buffer = pa.BufferOutputStream()
         encodings = dict.fromkeys(kept, "DELTA_BYTE_ARRAY") | dict.fromkeys(scores, "BYTE_STREAM_SPLIT")
         options = {"compression": "zstd", "use_dictionary": False, "column_encoding": encodings}
         pq.write_table(pa.table(columns).cast(schema), buffer, write_page_checksum=True, **options)
-        write_atomically(score_file(self.out, shard.name), buffer.getvalue().to_pybytes())
+        file = score_file(self.out, shard.name)
+        for folder in reversed(file.relative_to(self.out).parents[:-1]):
+            own_folder(self.out / folder)
+        write_atomically(file, buffer.getvalue().to_pybytes())
 
     def scores_of(self, batch: dict[str, list[Any]], worker: int | None, left_out: LeftOut) -> dict[str, np.ndarray]:
         """Column → scores float32 (rows,) of a batch: NaN where an image is damaged, or the scorer fails on a row."""
@@ -453,10 +577,6 @@ class ShardRun:
             found |= _each(scorer, given, np.flatnonzero(readable), worker, left_out)
             batch = {**batch, **{name: found[name].tolist() for name in scorer.outputs}}
         return found
-
-
-class _ScorerError(DamagedShardError):
-    """A scorer fails on all pairs of a batch: of this shard, or of every one."""
 
 
 def _each(
@@ -476,7 +596,9 @@ def _each(
             failures += 1
             left_out.add(f"pairs on which {type(scorer).__name__} fails", 1, f"{batch[KEY][part[0]]}: {error}")
             if failures == len(rows) >= _FAILURES:
-                raise _ScorerError(f"{type(scorer).__name__} fails on each of {failures} pairs: {error}") from error
+                raise DamagedShardError(
+                    f"{type(scorer).__name__} fails on each of {failures} pairs: {error}"
+                ) from error
             continue
         for name in scorer.outputs:
             found[name][part] = written.get(name, np.nan)
@@ -491,14 +613,17 @@ def _decoded(image: dict[str, Any] | None) -> Any:
         return None
 
 
-def _fetched(turn: Iterator[SourceShard], ahead: ThreadPoolExecutor) -> Iterator[tuple[SourceShard, Path]]:
-    """The shards with their paths here; the next remote one is fetched while one is worked on."""
+def _fetched(turn: Iterator[SourceShard], ahead: ThreadPoolExecutor) -> Iterator[tuple[SourceShard, Path | Exception]]:
+    """The shards with their paths here, or why there is none; the next remote one comes while one is worked on."""
 
-    def enter(shard: SourceShard) -> tuple[SourceShard, ExitStack, Path]:
+    def enter(shard: SourceShard) -> tuple[SourceShard, ExitStack, Path | Exception]:
         stack = ExitStack()
-        return shard, stack, stack.enter_context(shard.local())
+        try:
+            return shard, stack, stack.enter_context(shard.local())
+        except (FileNotFoundError, PermissionError, ConnectionError, ValueError) as error:
+            return shard, stack, error
 
-    coming: deque[Future[tuple[SourceShard, ExitStack, Path]]] = deque()
+    coming: deque[Future[tuple[SourceShard, ExitStack, Path | Exception]]] = deque()
     try:
         for shard in turn:
             coming.append(ahead.submit(enter, shard))
@@ -512,29 +637,47 @@ def _fetched(turn: Iterator[SourceShard], ahead: ThreadPoolExecutor) -> Iterator
                 future.result()[1].close()
 
 
-def _opened(coming: deque[Future[tuple[SourceShard, ExitStack, Path]]]) -> Iterator[tuple[SourceShard, Path]]:
-    shard, stack, path = coming.popleft().result()
+def _opened(
+    coming: deque[Future[tuple[SourceShard, ExitStack, Path | Exception]]],
+) -> Iterator[tuple[SourceShard, Path | Exception]]:
+    shard, stack, fetched = coming.popleft().result()
     with stack:
-        yield shard, path
+        yield shard, fetched
 
 
-def _failure(out: Path, stem: str) -> Path:
-    return out / _FAILED / f"{stem}.json"
+def _version(path: Path) -> list[tuple[int, ...]] | None:
+    """What changes when a shard on this machine is written to or replaced; None where it is no longer there."""
+    try:
+        every = [file.stat() for file in ([path, *sorted(path.iterdir())] if path.is_dir() else [path])]
+    except OSError:
+        return None
+    return [(each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in every]
 
 
-def _write_failure(out: Path, shard: SourceShard, why: str, retry: bool) -> None:
-    write_atomically(_failure(out, shard.stem), json.dumps({"stamp": shard.stamp, "why": why, "retry": retry}))
+def _note_file(out: Path, stem: str) -> Path:
+    return out / FAILED / f"{stem}.json"
 
 
-def _has_failed(out: Path, shard: SourceShard) -> bool:
-    """Whether a shard could not be read, and was not written again since; if it was, the note goes."""
-    file = _failure(out, shard.stem)
-    if not file.is_file():
-        return False
-    if read_json(file, "Delete it.", ["stamp", "why"])["stamp"] == shard.stamp:
-        return True
-    file.unlink(missing_ok=True)
-    return False
+def _write_note(out: Path, shard: str, why: str, listed: bool = True) -> None:
+    """Notes why a shard cannot be read, or that a listing of the source lacks it."""
+    file = _note_file(out, stem_of(shard))
+    for folder in reversed(file.relative_to(out).parents[:-1]):
+        own_folder(out / folder)
+    write_sealed(file, {"shard": shard, "why": why, "listed": listed, "attempt": secrets.token_hex(8)})
+
+
+def _read_note(file: Path) -> dict[str, Any] | None:
+    """A note; None where there is none, or a damaged one."""
+    try:
+        return read_sealed(file, "Delete it.", ["shard", "why", "listed", "attempt"])
+    except (FileNotFoundError, DamagedFileError):
+        return None
+
+
+def _read_notes(out: Path) -> dict[str, dict[str, Any]]:
+    """Shard, without its ending → why it could not be read."""
+    files = (out / FAILED).rglob("[!.]*.json")
+    return {stem_of(note["shard"]): note for file in sorted(files) if (note := _read_note(file))}
 
 
 def shard_status(out: str | Path) -> ShardScores:
@@ -542,17 +685,19 @@ def shard_status(out: str | Path) -> ShardScores:
 
     Raises:
         FileNotFoundError: it is no folder of `score_shards`.
+        ValueError: its manifest is damaged, or scores are of another run.
     """
     out = Path(out)
-    names = set(map(stem_of, read_manifest(out)["shards"]))
-    done = sorted(done_shards(out) & names)
-    failed = {}
-    for stem in sorted(names - set(done)):
-        if (file := _failure(out, stem)).is_file():
-            failed[stem] = read_json(file, "Delete it.", ["why"])["why"]
-    files = [score_file(out, stem) for stem in done]
+    manifest = read_manifest(out)
+    names, dropped = {stem_of(name): name for name in manifest["shards"]}, manifest["dropped"]
+    done = sorted(done_shards(out) & {stem for stem in names if names[stem] not in dropped})
+    notes = _read_notes(out)
+    failed = {stem: notes[stem]["why"] for stem in names if stem in notes and names[stem] not in dropped}
     with ThreadPoolExecutor(16) as readers:  # 100,000 files on a network's disk
-        about = list(readers.map(partial(about_shard, out), done))
+        read = dict(zip(done, readers.map(lambda stem: _about(out, names[stem]), done), strict=True))
+    failed |= {stem: fault for stem, (_, fault) in read.items() if fault}
+    done = [stem for stem in done if not read[stem][1]]
+    files, about = [score_file(out, stem) for stem in done], [read[stem][0] for stem in done]
     pairs = sum(each["rows"] for each in about)
     left_out: dict[str, tuple[int, str]] = {}
     for each in about:
@@ -561,9 +706,17 @@ def shard_status(out: str | Path) -> ShardScores:
             left_out[why] = (so_far + count, first)
     times = sorted(file.stat().st_mtime for file in files)[-100:]
     pace = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
-    left = None if pace is None else pace * (len(names) - len(done) - len(failed))
+    left = None if pace is None else pace * (len(names.keys() - failed.keys() - set(done)) - len(dropped))
     working = Claims(out / _CLAIMS, 120).living() if (out / _CLAIMS).is_dir() else []
-    return ShardScores(len(done), len(names), pairs, failed, working, left, left_out)
+    return ShardScores(len(done), len(names), pairs, failed, working, left, left_out, dropped)
+
+
+def _about(out: Path, shard: str) -> tuple[dict[str, Any], str]:
+    """What the scores of a shard say of it, or why they cannot be read."""
+    try:
+        return about_shard(out, shard), ""
+    except (FileNotFoundError, DamagedFileError) as error:
+        return {}, f"{error}"
 
 
 @contextmanager

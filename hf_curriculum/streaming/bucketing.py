@@ -3,17 +3,21 @@
 First each piece of the source (a shard of a crawl, a stretch of a data set) is read once, and its rows are kept in
 one file, sorted by the shard that they go into. Then each shard is gathered from these files, and its rows are put in
 their random order. Pieces and shards are written completely or not at all, and belong to the process that asks first.
+What is read back is compared, and bound to its run and its place: what was damaged meanwhile is made again.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
+import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,23 +26,35 @@ import numpy as np
 import pyarrow as pa
 from datasets import Features
 from tqdm.auto import tqdm
+from xxhash import xxh3_64_intdigest
 
-from hf_curriculum.claims import Claims
-from hf_curriculum.files import file_digest, read_json, reading, write_atomically
+from hf_curriculum.claims import Claim, Claims
+from hf_curriculum.config import digest
+from hf_curriculum.files import (
+    DamagedFileError,
+    file_digest,
+    new_file,
+    own_folder,
+    read_sealed,
+    reading,
+    refuse_link,
+    write_sealed,
+)
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.streaming.index import Shard, ShardFormat
-from hf_curriculum.streaming.shards import merged_tables, write_parquet, write_tar
+from hf_curriculum.streaming.shards import footer_digest, merged_tables, write_parquet, write_tar
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 ENDINGS: dict[str, str] = {"parquet": "parquet", "webdataset": "tar"}
 """The ending of a shard's file, by its format."""
-OUT = "out"
-"""The folder, in that of the unfinished work, that becomes the folder of buckets."""
 _PLAN, _PIECES, _DONE, _CLAIMS = "plan.json", "pieces", "done", "claims"
 _RUN_BYTES = 1 << 27  # rows of a piece that are sorted together: 128 MB
 _ROWS = 1 << 10
 _POLL = 0.2
 _PLACE = "__place"
-_REMEDY = "Delete it: the same command makes it again."
+_ENTRY = 3 * 8  # bytes in the table of a piece's batches: where one begins and ends, and its digest; uint64 each
+_REMEDY = "The same command makes it again."
 
 
 class Source(Protocol):
@@ -110,6 +126,7 @@ class Bucketing:
         layout: where they go.
         work: the folder of unfinished work.
         format: of the shards.
+        facts: all that decides what is written, JSON-able. Processes with equal ones share the work.
         lease: seconds without a sign of life after which a process on another machine counts as dead.
     """
 
@@ -117,7 +134,36 @@ class Bucketing:
     layout: Layout
     work: Path
     format: ShardFormat
+    facts: Mapping[str, Any]
     lease: float = 120
+    _numbers: dict[int, np.ndarray] = field(default_factory=dict)  # piece → shard of each of its batches
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of the facts, 32 hexadecimal digits."""
+        return digest(json.dumps(self.facts, sort_keys=True), size=16)
+
+    @property
+    def out(self) -> Path:
+        """The folder that becomes the folder of buckets; no other run has one of this name."""
+        return self.work / f"out-{self.identity}"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether another process has given the folder its name already, and deleted the work."""
+        return not self.out.is_dir()
+
+    @contextmanager
+    def joined(self) -> Iterator[Claims]:
+        """Claims of this process, one of them on the run itself: as long as it lives no other run is begun here."""
+        claims = Claims(self.work / _CLAIMS, self.lease)
+        with claims.alive():
+            claims.take(f"run {secrets.token_hex(4)}")
+            yield claims
+
+    def living(self) -> list[Claim]:
+        """Claims of processes that are at work in the folder, for this run or another one."""
+        return Claims(self.work / _CLAIMS, self.lease).living()
 
     def run(self, processes: int = 1) -> None:
         """Writes all shards; returns when they are written, by whomever."""
@@ -137,21 +183,32 @@ class Bucketing:
             )
 
     def _work(self, watched: bool) -> None:
-        claims = Claims(self.work / _CLAIMS, self.lease)
-        pieces, shards = len(self.source.names), int(self.layout.first[-1])
+        pieces, shards, lost = len(self.source.names), int(self.layout.first[-1]), set[int]()
         with (
-            claims.alive(),
+            self.joined() as claims,
             tqdm(total=pieces + shards, desc="Bucketing", unit="file", disable=None if watched else True) as bar,
         ):
-            self._share(claims, "read", pieces, self._piece_file, self._write_piece, bar)
-            self._share(claims, "write", shards, self._done_file, self._write_shard, bar)
+            while not self.is_finished:
+                bar.update(-bar.n)
+                try:
+                    self._share(claims, "read", pieces, self._is_read, self._write_piece, bar)
+                    self._share(claims, "write", shards, self._is_written, self._write_shard, bar)
+                    return
+                except _LostPieceError as error:
+                    if error.piece in lost:
+                        raise error.why from None
+                    lost.add(error.piece)
+                    vars(self).pop("_batches", None)
+                except OSError:
+                    if not self.is_finished:
+                        raise
 
     def _share(
         self,
         claims: Claims,
         verb: str,
         count: int,
-        result: Callable[[int], Path],
+        is_made: Callable[[int], bool],
         make: Callable[[int], None],
         bar: tqdm,
     ) -> None:
@@ -160,24 +217,37 @@ class Bucketing:
         while left:
             busy = []
             for number in left:
-                if not result(number).exists():
+                if not is_made(number):
                     if self.is_finished:
                         return
                     if not claims.take(f"{verb} {number}"):
                         busy.append(number)
                         continue
-                    if not (result(number).exists() or self.is_finished):
-                        make(number)
-                    claims.give_back(f"{verb} {number}")
+                    try:
+                        if not (is_made(number) or self.is_finished):
+                            make(number)
+                    finally:
+                        claims.give_back(f"{verb} {number}")
                 bar.update(1)
             if left := busy:
                 time.sleep(_POLL)
         bar.update(before + count - bar.n)
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether another process has given the folder its name already, and deleted the work."""
-        return not (self.work / OUT).is_dir()
+    def _read_facts(self, file: Path, needs: Sequence[str], number: int) -> dict[str, Any] | None:
+        """What this run noted of a piece or a shard; None where it is not made. A damaged note is deleted."""
+        try:
+            facts = read_sealed(file, _REMEDY, ("run", "number", *needs))
+            if (facts["run"], facts["number"]) == (self.identity, number):
+                return facts
+        except FileNotFoundError:
+            return None
+        except DamagedFileError as error:
+            logger.warning("%s", error)
+        file.unlink(missing_ok=True)
+        return None
+
+    def _write_facts(self, file: Path, number: int, facts: Mapping[str, Any]) -> None:
+        write_sealed(file, {"run": self.identity, "number": number, **facts})
 
     # ---- A piece: read once, sorted by shard ----
 
@@ -189,6 +259,12 @@ class Bucketing:
         """Rows of each bucket in the pieces before each; int64 (pieces, buckets)."""
         return np.cumsum(self.source.counts, axis=0) - self.source.counts
 
+    def _is_read(self, piece: int) -> bool:
+        facts = self._read_facts(self._piece_file(piece).with_suffix(".json"), ["shards"], piece)
+        if facts is not None:
+            self._numbers[piece] = np.array(facts["shards"], np.int32)
+        return facts is not None
+
     def _write_piece(self, piece: int) -> None:
         buckets = self.source.buckets(piece)
         shards, places = np.full(len(buckets), -1, np.int64), np.zeros(len(buckets), np.int64)
@@ -197,90 +273,130 @@ class Bucketing:
             first = int(self._before[piece, bucket])
             shards[rows], places[rows] = self.layout.places(bucket, np.arange(first, first + len(rows)))
         file = self._piece_file(piece)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}")
         schema = self.source.features.arrow_schema.append(pa.field(_PLACE, pa.int64()))
         numbers: list[int] = []
-        ends = [0]
-        try:
-            with temporary.open("wb") as sink:
-                start = 0
-                for table in merged_tables(self.source.tables(piece), _RUN_BYTES):
-                    stop = start + table.num_rows
-                    table = table.append_column(_PLACE, pa.array(places[start:stop])).cast(schema)
-                    for number, batch in _sorted(table, shards[start:stop]):
-                        ends.append(ends[-1] + sink.write(batch.serialize()))
-                        numbers.append(number)
-                    start = stop
-                sink.write(np.array(ends, np.int64).tobytes())  # an Arrow file would have to be read whole to find one
+        entries: list[tuple[int, int, int]] = []
+        start = 0
+        with new_file(file) as temporary, temporary.open("wb") as sink:
+            for table in merged_tables(self.source.tables(piece), _RUN_BYTES):
+                stop = start + table.num_rows
+                table = table.append_column(_PLACE, pa.array(places[start:stop])).cast(schema)
+                for number, batch in _sorted(table, shards[start:stop]):
+                    content, first = batch.serialize(), sink.tell()
+                    sink.write(content)
+                    entries.append((first, first + len(content), self._batch_digest(content, piece, len(numbers))))
+                    numbers.append(number)
+                start = stop
+            sink.write(np.array(entries, np.uint64).tobytes())  # an Arrow file would have to be read whole to find one
             if start != len(buckets):
                 raise ValueError(
                     f"{self.source.names[piece]} holds {start:,} rows, and {len(buckets):,} were scored: it "
                     "was changed since. Score it again: delete its file of scores, and run the command that made it."
                 )
-            write_atomically(file.with_suffix(".json"), json.dumps(numbers))
-            os.replace(temporary, file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        self._write_facts(file.with_suffix(".json"), piece, {"shards": numbers})
+        self._numbers[piece] = np.array(numbers, np.int32)
+
+    def _batch_digest(self, content: bytes | pa.Buffer, piece: int, place: int) -> int:
+        """XXH3 of a batch, for this place in this piece of this run: elsewhere it has another one."""
+        return xxh3_64_intdigest(content, xxh3_64_intdigest(f"{self.identity} {piece} {place}".encode()))
 
     # ---- A shard: gathered from all pieces ----
 
     def _done_file(self, number: int) -> Path:
         return self.work / _DONE / f"{number:06d}.json"
 
+    def _is_written(self, number: int) -> bool:
+        return self._shard(number) is not None
+
+    def _shard(self, number: int) -> Shard | None:
+        """A shard that is written; None where it is not, or not any more."""
+        facts = self._read_facts(self._done_file(number), ["shard"], number)
+        shard = None if facts is None else Shard(**facts["shard"])
+        with suppress(FileNotFoundError):
+            if shard is not None and (self.out / shard.file).stat().st_size == shard.bytes:
+                return shard
+        return None
+
     @cached_property
-    def _found_in(self) -> tuple[np.ndarray, np.ndarray]:
+    def _batches(self) -> tuple[np.ndarray, np.ndarray]:
         """The shard of every batch of all pieces, int32 (batches,), and where each piece begins among them, int64."""
-        files = (self._piece_file(piece).with_suffix(".json") for piece in range(len(self.source.names)))
-        numbers = [np.array(read_json(file, _REMEDY), np.int32) for file in files]
+        numbers = [self._numbers[piece] for piece in range(len(self.source.names))]
         return np.concatenate(numbers), np.cumsum([0, *map(len, numbers)])
 
-    def _batch(self, piece: int, place: int, count: int, schema: pa.Schema) -> pa.RecordBatch:
-        """A batch of a piece, of which there are `count`."""
+    def _batches_of(self, number: int) -> Iterator[tuple[int, int]]:
+        """(piece, place in it) of the batches that go into a shard."""
+        numbers, starts = self._batches
+        at = np.flatnonzero(numbers == number)
+        pieces = np.searchsorted(starts, at, "right") - 1
+        yield from zip(pieces.tolist(), (at - starts[pieces]).tolist(), strict=True)
+
+    def _batch(self, piece: int, place: int, schema: pa.Schema) -> pa.RecordBatch:
+        """A batch of a piece."""
         file = self._piece_file(piece)
-        with reading(file, _REMEDY), file.open("rb") as stream:
-            stream.seek(8 * (place - count - 1), os.SEEK_END)
-            start, stop = np.frombuffer(stream.read(16), np.int64).tolist()
-            stream.seek(start)
-            return pa.ipc.read_record_batch(pa.py_buffer(stream.read(stop - start)), schema)
+        try:
+            with reading(file, _REMEDY), file.open("rb") as stream:
+                table = os.fstat(stream.fileno()).st_size - _ENTRY * len(self._numbers[piece])
+                stream.seek(table + _ENTRY * place)
+                start, stop, recorded = np.frombuffer(stream.read(_ENTRY), np.uint64).tolist()
+                if not start <= stop <= table:
+                    raise ValueError(f"its batch {place} is said to be at bytes {start} to {stop}")
+                stream.seek(start)
+                content = stream.read(stop - start)
+                if self._batch_digest(content, piece, place) != recorded:
+                    raise ValueError(f"its batch {place} has another digest than was written")
+                return pa.ipc.read_record_batch(pa.py_buffer(content), schema)
+        except (DamagedFileError, FileNotFoundError) as error:
+            logger.warning("%s", error)
+            file.with_suffix(".json").unlink(missing_ok=True)
+            raise _LostPieceError(piece, error) from error
 
     def _write_shard(self, number: int) -> None:
-        numbers, starts = self._found_in
         schema = self.source.features.arrow_schema
         with_place = schema.append(pa.field(_PLACE, pa.int64()))
-        places = np.flatnonzero(numbers == number)
-        pieces = np.searchsorted(starts, places, "right") - 1
-        counts = np.diff(starts)[pieces]
-        found = zip(pieces.tolist(), (places - starts[pieces]).tolist(), counts.tolist(), strict=True)
-        table = pa.Table.from_batches([self._batch(*each, with_place) for each in found], with_place)
+        batches = [self._batch(piece, place, with_place) for piece, place in self._batches_of(number)]
+        table = pa.Table.from_batches(batches, with_place)
         order = np.argsort(table[_PLACE].to_numpy())
         if len(order) != self.layout.rows(number):
-            raise ValueError(
-                f"{self.work} holds {len(order):,} of the {self.layout.rows(number):,} rows of shard {number}: a file "
-                "in it is damaged. Delete the folder, and run the command again."
+            raise DamagedFileError(
+                f"{self.work} holds {len(order):,} of the {self.layout.rows(number):,} rows of shard {number}. Delete "
+                "the folder, and run the command again."
             )
         table = table.drop_columns([_PLACE]).combine_chunks()
         name = self.layout.file(number, self.format)
-        file = self.work / OUT / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._done_file(number).with_suffix(f".{os.getpid()}")  # not where the buckets will be
-        temporary.parent.mkdir(exist_ok=True)
+        finished = self._done_file(number).with_suffix(f".{ENDINGS[self.format]}")  # not where the buckets will be
         parts = (table.take(order[start : start + _ROWS]) for start in range(0, len(order), _ROWS))
-        try:
+        with new_file(finished) as temporary:
             if self.format == "parquet":
-                write_parquet(parts, temporary, schema)
+                write_parquet(parts, temporary, schema, name=name)
             else:
                 write_tar(parts, temporary, "{}-{:05d}".format(*self.layout.bucket_of(number)))
-            made = Shard(name, len(order), temporary.stat().st_size, file_digest(temporary))
-            os.replace(temporary, file)
-        finally:
-            temporary.unlink(missing_ok=True)
-        write_atomically(self._done_file(number), json.dumps(asdict(made)))
+            footer = footer_digest(temporary) if self.format == "parquet" else ""
+            shard = Shard(name, len(order), temporary.stat().st_size, file_digest(temporary), footer)
+        file = self.out / name
+        with suppress(FileExistsError):
+            file.parent.mkdir()  # its parent was deleted where the run is finished
+        refuse_link(file.parent)
+        os.replace(finished, file)
+        self._write_facts(self._done_file(number), number, {"shard": asdict(shard)})
 
     def shards(self) -> list[tuple[Shard, ...]]:
         """The shards of each bucket, when all are written."""
-        read = [Shard(**read_json(self._done_file(number), _REMEDY)) for number in range(int(self.layout.first[-1]))]
-        return [tuple(read[start:stop]) for start, stop in zip(self.layout.first, self.layout.first[1:], strict=False)]
+        written: list[Shard] = []
+        for number in range(int(self.layout.first[-1])):
+            shard = self._shard(number)
+            if shard is None:
+                raise DamagedFileError(f"{self._done_file(number)}, or its shard, was damaged meanwhile. {_REMEDY}")
+            written.append(shard)
+        ends = zip(self.layout.first, self.layout.first[1:], strict=False)
+        return [tuple(written[start:stop]) for start, stop in ends]
+
+
+class _LostPieceError(Exception):
+    """A piece cannot be read back, and has to be made again."""
+
+    def __init__(self, piece: int, why: Exception) -> None:
+        super().__init__(piece, why)
+        self.piece, self.why = piece, why
 
 
 def _sorted(table: pa.Table, shards: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -294,20 +410,29 @@ def _sorted(table: pa.Table, shards: np.ndarray) -> Iterator[tuple[int, pa.Recor
             yield number, batch
 
 
-def open_work(work: Path, identity: dict[str, Any]) -> None:
-    """Makes the folder of unfinished work, or goes on with it; another run's is deleted, unless that is at work."""
-    plan = work / _PLAN
-    identity = json.loads(json.dumps(identity))
-    if work.exists():
-        same = plan.is_file() and read_json(plan, _REMEDY) == identity
+def open_work(run: Bucketing) -> None:
+    """Makes the folder of unfinished work, or goes on with it; another run's is deleted, unless that is at work.
+
+    The caller holds the lock of what is made, and joins the run before it gives that back.
+
+    Raises:
+        RuntimeError: processes of another run work there.
+        ValueError: there is a link where the work would be.
+    """
+    refuse_link(run.work)
+    plan = run.work / _PLAN
+    if run.work.exists():
+        try:
+            same = read_sealed(plan, _REMEDY, ["run"])["run"] == run.identity and not run.is_finished
+        except (DamagedFileError, FileNotFoundError):
+            same = False
         if not same:
-            living = Claims(work / _CLAIMS, 120).living()
-            if living:
+            if living := run.living():
                 raise RuntimeError(
                     f"Another process writes there, with other data or other settings: {living[0].owner} "
                     f"({living[0].name}). Wait for it or end it, or name another place."
                 )
-        if not same or not (work / OUT).is_dir():  # of a run that was killed when all was done
-            shutil.rmtree(work)
-    (work / OUT).mkdir(parents=True, exist_ok=True)
-    write_atomically(plan, json.dumps(identity), keep_existing=True)
+            shutil.rmtree(run.work)
+    for folder in (run.work, run.out, run.work / _PIECES, run.work / _DONE, run.work / _CLAIMS):
+        own_folder(folder)
+    write_sealed(plan, {"run": run.identity})

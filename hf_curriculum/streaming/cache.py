@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import secrets
 import threading
 import time
 import warnings
@@ -18,10 +17,9 @@ from typing import TypeVar
 
 import datasets
 import numpy as np
-from datasets import Features
 from datasets.utils.py_utils import convert_file_size_to_int
 
-from hf_curriculum.files import lock_file
+from hf_curriculum.files import DamagedFileError, lock_file, new_file, own_folder
 from hf_curriculum.remote import RemoteFolder
 from hf_curriculum.streaming.index import BucketIndex, Shard
 from hf_curriculum.streaming.plan import PassOrder, StreamPlan, stage_buckets
@@ -36,12 +34,9 @@ POLL = 0.05
 """Seconds between two looks at a shard that another process fetches."""
 
 _FILLING = 64  # processes that may fill a cache together before one looks at its size again
-_PREFIX, _PART, _LOCK = "bucketed-", ".part", ".lock"
+_PREFIX, _LOCK = "bucketed-", ".lock"
 
 _cleaned: set[Path] = set()
-_locks: dict[Path, threading.Lock] = {}  # a lock file excludes other processes, but not threads of this one
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_locks.clear)  # the threads that held them stayed in the parent
 
 
 class ShardCache:
@@ -81,9 +76,9 @@ class ShardCache:
 
     def _remove_leftovers(self) -> None:
         """Removes what killed processes left, whose locks nobody holds."""
-        for left in [*self.folder.rglob(f".*{_PART}"), *self.folder.rglob(f".*{_LOCK}")]:
-            lock = left if left.suffix == _LOCK else left.with_suffix("").with_suffix(_LOCK)
-            with lock_file(lock) as holder:
+        for left in self.folder.rglob(".*"):
+            name = left.name if left.suffix == _LOCK else f".{left.name.split('.', 2)[-1]}{_LOCK}"
+            with lock_file(left.with_name(name)) as holder:
                 if holder == "":
                     left.unlink(missing_ok=True)
 
@@ -114,22 +109,19 @@ class ShardCache:
             As `RemoteFolder.download`.
         """
         target = self.folder / shard.file
-        with _locks.setdefault(target, threading.Lock()):
-            while not _touch(target, shard):
-                with lock_file(target.with_name(f".{target.name}{_LOCK}")) as holder:
-                    if not holder and not _touch(target, shard):
-                        self._download(shard, target)
-                if holder:
-                    time.sleep(POLL)
+        for folder in (self.folder, target.parent):
+            own_folder(folder)
+        while not _touch(target, shard):
+            with lock_file(target.with_name(f".{target.name}{_LOCK}")) as holder:
+                if not holder and not _touch(target, shard):
+                    self._download(shard, target)
+            if holder:
+                time.sleep(POLL)
         return target
 
     def _download(self, shard: Shard, target: Path) -> None:
-        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_PART}")
-        try:
+        with new_file(target) as part:
             self.remote.download(shard.file, shard.bytes, shard.digest, part)
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
         if self.limit is not None:
             self._room -= shard.bytes
             if self._room <= 0:
@@ -182,13 +174,22 @@ class ReadAhead:
         self._started = False
         self.close: Callable[[], object] = weakref.finalize(self, _stop, self._queue, self._asked)
 
-    def open(self, shard: Shard, kind: Callable[[Path, Features], T], features: Features) -> T:
-        """A shard that is needed now, opened."""
+    def open(self, shard: Shard, opened: Callable[[Path, Shard], T]) -> T:
+        """A shard that is needed now, opened; one that was damaged in the cache is fetched again."""
         self._asked.discard(shard.file)
+        damaged = False
         while True:
             file = self._cache.fetch(shard)
-            with suppress(FileNotFoundError):  # another process has removed it since
-                return kind(file, features)
+            try:
+                return opened(file, shard)
+            except FileNotFoundError:  # another process has removed it since
+                continue
+            except DamagedFileError as error:
+                if damaged:
+                    raise
+                damaged = True
+                logger.warning("It is fetched again: %s", error)
+                file.unlink(missing_ok=True)
 
     def begin(self, order: PassOrder, number: int, offset: int) -> None:
         """A reader begins with a partition of a pass, at an offset."""

@@ -33,6 +33,11 @@ _VERSION = 1
 class BucketedStream(IterableDataset[Any]):
     """Streams the whole run of a curriculum from a folder of `save_bucketed`, easiest bucket first.
 
+    Each process compares a shard with its digest in the index when it opens it first, for which it reads it whole. Of
+    Parquet with some `columns` it compares the footer instead, and the checksums of the pages that it reads. Where an
+    image cannot be decoded, the next example of the shard whose image can be stands in for it, under the row number of
+    the first. That is counted in `unreadable` and in warnings.
+
     A pass over a pool reads each of its buckets from front to back, shards in a random order, the buckets mixed in
     proportion, and shuffles the examples in blocks. The example at a position is a pure function of (buckets,
     curriculum, seed, the arguments marked * below). So an optimizer step has the same examples on any number of
@@ -74,6 +79,7 @@ class BucketedStream(IterableDataset[Any]):
         plan: the plan of the run; `print(stream.plan.describe())`.
         index: the contents of the buckets.
         opened: shard → how often the latest iteration has opened it, in this process.
+        unreadable: shard → how many of its images the latest iteration could not decode, in this process.
 
     Raises:
         FileNotFoundError: the index or a shard is missing.
@@ -81,6 +87,7 @@ class BucketedStream(IterableDataset[Any]):
         OSError: an address cannot be read, after several attempts or because access is denied.
         TypeError: the curriculum needs the scores or columns of single examples.
         ValueError: a shard was changed, a pool ends within a bucket, a column does not exist, or numbers do not fit.
+            While reading: a shard is damaged, or (`UnreadableImageError`) holds no image that can be decoded.
 
     Warns:
         UserWarning: `cache_limit` is less than what is open and fetched ahead at once.
@@ -136,6 +143,7 @@ class BucketedStream(IterableDataset[Any]):
         self.decode = decode
         self.with_samples = with_samples
         self.opened: Counter[str] = Counter()
+        self.unreadable: Counter[str] = Counter()
         self._batch_size, self._rank, self._world_size = batch_size, 0, 1
         self._options = {
             "shuffle_buffer": shuffle_buffer,
@@ -221,7 +229,8 @@ class BucketedStream(IterableDataset[Any]):
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank} of world_size={world_size} was given; ranks run from 0 to world_size − 1.")
         part = copy.copy(self)
-        part._rank, part._world_size, part._seen, part.opened = rank, world_size, None, Counter()
+        part._rank, part._world_size, part._seen = rank, world_size, None
+        part.opened, part.unreadable = Counter(), Counter()
         part._part()
         return part
 
@@ -259,6 +268,7 @@ class BucketedStream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         part, self._seen = self._resumed()
         self.opened.clear()
+        self.unreadable.clear()
         if self._placeholders:
             for _ in range(self._seen):
                 yield None
@@ -274,7 +284,7 @@ class BucketedStream(IterableDataset[Any]):
 
     def _reader(self) -> StreamReader:
         folder = Path(self.path) if self._cache is None else self._cache.folder
-        reader = StreamReader(folder, self.plan, self.features, self.decode, self.opened)
+        reader = StreamReader(folder, self.plan, self.features, self.decode, self.opened, self.unreadable)
         reader.ahead = None if self._cache is None else self._cache.read_ahead(self.plan)
         return reader
 

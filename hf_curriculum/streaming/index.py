@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from datasets import Features
 
-from hf_curriculum.config import digest, parse_json
+from hf_curriculum.config import digest
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.files import file_digest, reading
+from hf_curriculum.files import parse_sealed, reading, validate_digest, write_sealed
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy
 
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 FILE_NAME = "buckets.json"
 """The index that `save_bucketed` writes beside the buckets."""
 
-REMEDY = "Copy it again, or run `save_bucketed` again."
+REMEDY = "Copy it again, or run `save_bucketed` again, or `bucket_shards`, with overwrite=True."
 
 ShardFormat = Literal["parquet", "webdataset"]
 
-_FORMAT = 1
+FORMAT = 1
+"""Version of the index, and of how buckets are written."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ class Shard:
         rows: examples in it.
         bytes: its size.
         digest: XXH3 of its content, 128 bits as hexadecimal digits.
+        footer: the same of a Parquet file's footer alone, in which its name stands.
     """
 
     file: str
     rows: int
     bytes: int
     digest: str
+    footer: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class BucketIndex:
         features: the columns and their types, provenance included, as `Features.to_dict` gives them.
         buckets: easiest first.
         quantiles: of the scores in each bucket, easiest first, at `quantile_positions`.
+        run: digest of all that decided what was written; "" where another program did.
 
     Example:
         >>> index = BucketIndex.read("flickr30k-buckets")
@@ -101,6 +105,7 @@ class BucketIndex:
     features: dict[str, Any]
     buckets: tuple[StoredBucket, ...]
     quantiles: tuple[tuple[float, ...], ...]
+    run: str = ""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -115,7 +120,8 @@ class BucketIndex:
     @cached_property
     def digest(self) -> str:
         """Identifies the whole content: another score, threshold, order or image gives another one."""
-        return digest(json.dumps(asdict(self), sort_keys=True), size=16)
+        content = {name: value for name, value in asdict(self).items() if name != "run"}
+        return digest(json.dumps(content, sort_keys=True), size=16)
 
     def typed_features(self) -> Features:
         """The columns and their types."""
@@ -123,9 +129,8 @@ class BucketIndex:
 
     def write(self, folder: Path) -> None:
         """Writes `buckets.json`."""
-        content = {"format_version": _FORMAT, "digest": self.digest, **asdict(self)}
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-        (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+        content = json.loads(json.dumps(asdict(self), allow_nan=False))
+        write_sealed(folder / FILE_NAME, {"format_version": FORMAT, **content})
 
     @classmethod
     def read(cls, path: str | Path, storage_options: Mapping[str, Any] | None = None) -> BucketIndex:
@@ -151,24 +156,17 @@ class BucketIndex:
                 f"{file} does not exist. It says which shards hold which bucket. `save_bucketed` writes it; a copy of "
                 "the folder, or `snapshot_download` of its repository, has to hold it."
             )
+        facts = parse_sealed(content, file, REMEDY, ["format_version", "buckets"])
+        if facts.pop("format_version") != FORMAT:
+            raise ValueError(f"{file} is not an index of buckets in version {FORMAT}. {REMEDY}")
         with reading(file, REMEDY):
-            content = parse_json(content)
-        if not isinstance(content, dict) or content.pop("format_version", None) != _FORMAT:
-            raise ValueError(f"{file} is not an index of buckets in version {_FORMAT}. Run `save_bucketed` again.")
-        recorded = content.pop("digest", None)
-        with reading(file, REMEDY):
-            content["thresholds"] = tuple(content["thresholds"])
-            content["buckets"] = tuple(
+            facts["thresholds"] = tuple(facts["thresholds"])
+            facts["buckets"] = tuple(
                 StoredBucket(**{**bucket, "shards": tuple(Shard(**shard) for shard in bucket["shards"])})
-                for bucket in content["buckets"]
+                for bucket in facts["buckets"]
             )
-            content["quantiles"] = tuple(map(tuple, content["quantiles"]))
-            index = cls(**content)
-        if recorded != index.digest:
-            raise ValueError(
-                f"{file} was changed after it was written: its digest is {recorded}, its content gives "
-                f"{index.digest}. Positions in the stream would point at other rows. Run `save_bucketed` again."
-            )
+            facts["quantiles"] = tuple(map(tuple, facts["quantiles"]))
+            index = cls(**facts)
         shards = [shard for bucket in index.buckets for shard in bucket.shards]
         validate_inside([str(Path(path, shard.file).absolute()) for shard in shards], [path], file)
         for shard in shards:
@@ -191,8 +189,7 @@ def _validate_size(file: str | Path, shard: Shard, size: int | None) -> None:
     """`size` is -1 where there is no such file, and None where a server does not tell."""
     if size == -1:
         raise FileNotFoundError(
-            f"{file} does not exist, but {FILE_NAME} counts {shard.rows:,} examples in it. Copy the whole folder, or "
-            "run `save_bucketed` again."
+            f"{file} does not exist, but {FILE_NAME} counts {shard.rows:,} examples in it. {REMEDY}"
         )
     if size not in (shard.bytes, None):
         raise ValueError(
@@ -209,6 +206,8 @@ def quantile_positions(start: int, stop: int) -> np.ndarray:
 
 def verify_bucketed(path: str | Path, storage_options: Mapping[str, Any] | None = None) -> BucketIndex:
     """Reads every shard and compares its content with the index: for a copy that came over a network.
+
+    `BucketedStream` does so with each shard that it opens, except for Parquet of which it reads some columns.
 
     Args:
         path: the folder that `save_bucketed` wrote, or its address, from which each shard is fetched in turn.
@@ -228,10 +227,5 @@ def verify_bucketed(path: str | Path, storage_options: Mapping[str, Any] | None 
         if remote is not None:
             remote.verify(shard.file, shard.bytes, shard.digest)
             continue
-        found = file_digest(Path(path) / shard.file)
-        if found != shard.digest:
-            raise ValueError(
-                f"{Path(path) / shard.file} has the size that {FILE_NAME} says, but another content (digest "
-                f"{found}, not {shard.digest}). {REMEDY}"
-            )
+        validate_digest(Path(path) / shard.file, shard.digest, REMEDY)
     return index

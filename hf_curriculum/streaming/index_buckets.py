@@ -23,6 +23,7 @@ from hf_curriculum.planning.ranking import Easy
 from hf_curriculum.provenance import read_feature_provenance
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket, quantile_positions
+from hf_curriculum.streaming.shards import footer_digest
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def index_buckets(path: str | Path, *, score_column: str, easy: Easy | None = No
             values = values if easy == "low" else values[::-1]
             marks = values[quantile_positions(0, len(values))].astype(np.float64).tolist() if len(values) else []
             shards = [
-                Shard(file.relative_to(folder).as_posix(), len(part), file.stat().st_size, made)
+                Shard(file.relative_to(folder).as_posix(), len(part), file.stat().st_size, made, footer_digest(file))
                 for file, part, made in zip(files, parts, pool.map(file_digest, files), strict=True)
             ]
             ends = sorted((marks[0], marks[-1])) if marks else (None, None)

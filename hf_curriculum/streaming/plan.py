@@ -99,6 +99,12 @@ class StreamPlan(Plan):
             row = int(ends[-1])
         return starts
 
+    def stored_at(self, row: int) -> tuple[Shard, int]:
+        """The shard that holds a row number, and the row's place in it."""
+        starts = np.concatenate(self.first_rows)
+        number = int(np.searchsorted(starts, row, "right")) - 1
+        return [shard for shards in self.shards for shard in shards][number], row - int(starts[number])
+
     def pass_at(self, sample: int) -> PassOrder:
         """The pass that a sample position is in."""
         stage = int(np.searchsorted(self.stage_starts, sample, side="right")) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,26 +14,42 @@ import numpy as np
 from datasets import Features
 from datasets.features.features import require_decoding
 
+from hf_curriculum.data.images import DECODING_ERRORS, UnreadableImageError
 from hf_curriculum.data.seeding import IndexedExample
 from hf_curriculum.streaming.index import REMEDY, Shard
 from hf_curriculum.streaming.plan import PassOrder, StreamPlan
-from hf_curriculum.streaming.shards import ParquetShard, TarShard
+from hf_curriculum.streaming.shards import ParquetShard, TarShard, validate_shard
 
 if TYPE_CHECKING:
     from hf_curriculum.streaming.cache import ReadAhead
 
+logger: logging.Logger = logging.getLogger(__name__)
+
 
 class StreamReader:
-    """Reads examples by sample position, fastest in ascending order; `opened` counts how often each shard was."""
+    """Reads examples by sample position, fastest in ascending order.
+
+    `opened` counts how often each shard was opened, and `unreadable` how many of its images could not be decoded.
+    """
 
     ahead: ReadAhead | None = None  # gives the shards of a remote folder
 
-    def __init__(self, folder: Path, plan: StreamPlan, features: Features, decode: bool, opened: Counter[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        plan: StreamPlan,
+        features: Features,
+        decode: bool,
+        opened: Counter[str],
+        unreadable: Counter[str],
+    ) -> None:
         self.folder = folder
         self.plan = plan
         self.opened = opened
+        self.unreadable = unreadable
         self.features = features
         self.columns: tuple[str, ...] = list(features)
+        self._is_complete = plan.index.format == "webdataset" or set(features) == set(plan.index.features)
         decoded = decode and any(require_decoding(feature) for feature in features.values())
         self.decode: Any = features.decode_example if decoded else None
         self._pass: PassOrder | None = None
@@ -60,18 +77,56 @@ class StreamReader:
         return [IndexedExample(*reader.example(offset), sample) for sample, reader, offset in found]
 
     def open(self, shard: Shard) -> ParquetShard | TarShard:
-        """An open shard, with as many rows as the index says."""
-        file = self.folder / shard.file
-        kind = ParquetShard if self.plan.index.format == "parquet" else TarShard
-        opened = kind(file, self.features) if self.ahead is None else self.ahead.open(shard, kind, self.features)
+        """An open shard, which is what the index says."""
+        opened = (
+            self._opened(self.folder / shard.file, shard)
+            if self.ahead is None
+            else self.ahead.open(shard, self._opened)
+        )
+        self.opened[shard.file] += 1
+        return opened
+
+    def _opened(self, file: Path, shard: Shard) -> ParquetShard | TarShard:
+        validate_shard(file, shard, complete=self._is_complete)
+        opened = (ParquetShard if self.plan.index.format == "parquet" else TarShard)(file, self.features)
         if opened.num_rows != shard.rows:
             opened.close()
             raise ValueError(
-                f"{file} holds {opened.num_rows:,} examples, but the index says {shard.rows:,}: it was replaced after "
-                f"`save_bucketed` wrote it, and positions in the stream would point at other rows. {REMEDY}"
+                f"{file} holds {opened.num_rows:,} examples, but the index says {shard.rows:,}, and positions in the "
+                f"stream would point at other rows. {REMEDY}"
             )
-        self.opened[shard.file] += 1
         return opened
+
+    def decoded(self, example: dict[str, Any], row: int) -> dict[str, Any]:
+        """An example with its image decoded; where that fails, the next one of its shard whose image can be."""
+        try:
+            return self.decode(example)
+        except DECODING_ERRORS as error:
+            shard, at = self.plan.stored_at(row)
+            key = f" (key {example['key']!r})" if "key" in example else ""
+            what = f"The image of row {at:,}{key} in {shard.file} cannot be decoded ({type(error).__name__}: {error})"
+            self.unreadable[shard.file] += 1
+            count = self.unreadable.total()
+            if not count & (count - 1):  # each time that there are twice as many
+                logger.warning("%s; the next one that can be stands in for it. Such images so far: %d.", what, count)
+            return self._next_readable(shard, at, what, error)
+
+    def _next_readable(self, shard: Shard, at: int, what: str, error: BaseException) -> dict[str, Any]:
+        """The first example behind a row of a shard, or from its beginning on, whose image can be decoded."""
+        opened = self.open(shard)
+        try:
+            for number in [*range(at + 1, shard.rows), *range(at)]:
+                values = (column[0] for column in opened.read(number, number + 1))
+                try:
+                    return self.decode(dict(zip(self.columns, values, strict=True)))
+                except DECODING_ERRORS:
+                    continue
+        finally:
+            opened.close()
+        raise UnreadableImageError(
+            f"{what}, nor can any other of the {shard.rows:,} there: they are no images, or Pillow lacks what decodes "
+            "them. Look at what was bucketed; columns= reads some columns alone, and decode=False keeps the bytes."
+        ) from error
 
     def close(self) -> None:
         """Closes every shard; none is fetched any more."""
@@ -92,7 +147,7 @@ class PartitionReader:
         self.stream = stream
         self.order = order
         self.number = number
-        self._columns, self._decode = stream.columns, stream.decode
+        self._columns, self._decode = stream.columns, None if stream.decode is None else stream.decoded
         self._open: dict[int, tuple[int, ParquetShard | TarShard]] = {}
         self._block = range(0)
         self._items: list[tuple] = []
@@ -103,7 +158,7 @@ class PartitionReader:
             self._load(offset)
         item = self._items[offset - self._block.start]
         example = dict(zip(self._columns, item, strict=False))
-        return example if self._decode is None else self._decode(example), item[-1]
+        return example if self._decode is None else self._decode(example, item[-1]), item[-1]
 
     def _load(self, offset: int) -> None:
         """Reads the block that holds an offset, without shards that hold nothing from that offset on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,15 +15,23 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from hf_curriculum.files import recover_folder, sole_writer, take_place
+from hf_curriculum.files import recover_folder, sole_writer, take_place, write_atomically
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance, validate_choice
 from hf_curriculum.scored_data import provenance_markdown, write_provenance
 from hf_curriculum.shapes import validate_arguments
-from hf_curriculum.streaming.bucketing import ENDINGS, OUT, Bucketing, Layout, open_work
-from hf_curriculum.streaming.index import FILE_NAME, BucketIndex, ShardFormat, StoredBucket, quantile_positions
+from hf_curriculum.streaming.bucketing import ENDINGS, Bucketing, Layout, Source, open_work
+from hf_curriculum.streaming.index import (
+    FILE_NAME,
+    FORMAT,
+    BucketIndex,
+    ShardFormat,
+    StoredBucket,
+    quantile_positions,
+    verify_bucketed,
+)
 from hf_curriculum.streaming.shards import embedded_tables, validate_features
 
 SHARD_ROWS = 10_000
@@ -88,9 +98,9 @@ def save_bucketed(
     _validate_shards(shard_size, num_shards)
     if format == "webdataset":
         validate_features(dataset.features)
-    target = Path(path).absolute()
+    target = Path(path).resolve()
     with writing(target):
-        prepare_target(target, overwrite)
+        validate_target(target, overwrite)
         scores = read_scores(dataset, score_column)
         easy = resolve_easy(dataset, score_column, easy)
         ranking = rank_scores(scores, easy, unscored=unscored, score_column=score_column)
@@ -108,9 +118,9 @@ def save_bucketed(
             quantiles=[[ranking.score_at(at) for at in quantile_positions(span.start, span.stop)] for span in spans],
         )
         layout = layout_of(buckets.sizes, format, seed, shard_size or SHARD_ROWS, num_shards)
-        run = Bucketing(source, layout, unfinished(target), format)
-        with removed_on_error(run.work):
-            open_work(run.work, run_identity(run, cuts, {"data": dataset._fingerprint}))
+        run = run_of(source, layout, target, format, cuts, {"data": dataset._fingerprint, "split": split})
+        open_work(run)
+        with removed_on_error(run.work), run.joined():
             run.run()
             return finish(run, cuts, split, target, dataset)
 
@@ -139,10 +149,13 @@ def layout_of(
     return Layout(tuple(sizes), tuple(counts), seed)
 
 
-def run_identity(run: Bucketing, cuts: Cuts, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be equal for a run to go on where another one stopped."""
-    facts = {**data, "cuts": asdict(cuts), "layout": asdict(run.layout), "format": run.format}
-    return {**facts, "pieces": list(run.source.names), "features": run.source.features.to_dict()}
+def run_of(
+    source: Source, layout: Layout, target: Path, format: ShardFormat, cuts: Cuts, data: Mapping[str, Any]
+) -> Bucketing:
+    """The run that makes buckets, with all that must be equal for it to go on where another one stopped."""
+    facts = {**data, "version": FORMAT, "cuts": asdict(cuts), "layout": asdict(layout), "format": format}
+    facts |= {"pieces": list(source.names), "features": source.features.to_dict()}
+    return Bucketing(source, layout, target.with_name(f".{target.name}.unfinished"), format, facts)
 
 
 def index_of(run: Bucketing, cuts: Cuts) -> BucketIndex:
@@ -164,47 +177,85 @@ def index_of(run: Bucketing, cuts: Cuts) -> BucketIndex:
         features=run.source.features.to_dict(),
         buckets=tuple(stored),
         quantiles=tuple(map(tuple, cuts.quantiles)),
+        run=run.identity,
     )
 
 
-def unfinished(target: Path) -> Path:
-    """Where the unfinished work of a folder of buckets is: beside it."""
-    return target.with_name(f".{target.name}.unfinished")
-
-
-def writing(target: Path, patience: float = 0) -> AbstractContextManager[bool]:
+def writing(target: Path, patience: float = 0) -> AbstractContextManager[None]:
     """`sole_writer` of a folder of buckets."""
     return sole_writer(target, target.with_name(f".{target.name}.lock"), patience)
 
 
-def prepare_target(target: Path, overwrite: bool) -> None:
-    """Checks that buckets may be written there, and tidies what an interrupted replacement has left."""
+def validate_target(target: Path, overwrite: bool) -> None:
+    """Raises a `FileExistsError` where buckets may not be written; tidies what an interrupted replacement has left."""
     recover_folder(target)
-    if target.exists():
-        remove_remains(unfinished(target))
-    _validate_target(target, overwrite)
+    if not os.path.lexists(target):
+        return
+    if not (target / FILE_NAME).is_file():
+        raise FileExistsError(
+            f"{target} exists and holds no {FILE_NAME}, so `save_bucketed` did not write it and does not delete it, "
+            "overwrite=True or not. Give another path, or remove it yourself."
+        )
+    if not overwrite:
+        raise FileExistsError(f"{target} exists. Give another path, or overwrite=True to replace it.")
 
 
-def remove_remains(work: Path) -> None:
-    """Removes what processes have left that came when the folder had its name, or were killed before they tidied."""
-    if not (work / OUT).is_dir():
-        shutil.rmtree(work, ignore_errors=True)
+def find_finished(run: Bucketing, cuts: Cuts, target: Path, overwrite: bool) -> BucketIndex | None:
+    """The index of what a run makes, where that stands already; None where nothing does, or what is to be replaced.
+
+    Raises:
+        FileExistsError: something else stands there, and `overwrite` is False or it is no folder of buckets.
+        FileNotFoundError: what stands there lacks a shard, and `overwrite` is False.
+        ValueError: what stands there is damaged, and `overwrite` is False.
+    """
+    validate_target(target, overwrite=True)
+    if not target.exists():
+        return None
+    try:
+        index = BucketIndex.read(target)
+        if index.run == run.identity:
+            return verify_bucketed(target) if overwrite else index
+    except (ValueError, FileNotFoundError):
+        if not overwrite:
+            raise
+    if overwrite:
+        return None
+    facts = ("score_column", "easy", "cut", "num_scored", "num_unscored", "unscored", "seed", "format", "sizes")
+    asked = {**asdict(cuts), "seed": run.layout.seed, "format": run.format, "sizes": run.layout.sizes}
+    there = {name: getattr(index, name) for name in facts}
+    differ = [f"{name}={there[name]!r}, not {asked[name]!r}" for name in facts if there[name] != asked[name]]
+    raise FileExistsError(
+        f"{target} exists and holds other buckets than are asked for: "
+        f"{'; '.join(differ) or 'of other data, with other columns, or in other shards'}. Give another path, or "
+        "overwrite=True to replace it."
+    )
 
 
 def finish(run: Bucketing, cuts: Cuts, split: str, target: Path, scores: Dataset | None = None) -> BucketIndex:
-    """Gives the folder of all shards its name, unless another process of the same run was first."""
-    out = run.work / OUT
-    if not out.is_dir():
-        remove_remains(run.work)
-        return BucketIndex.read(target)
+    """Gives the folder of all shards its name."""
     index = index_of(run, cuts)
+    for left in run.out.glob(".*"):  # of a process that was killed here
+        left.unlink()
     if scores is not None and read_provenance(scores):
-        write_provenance(scores, out)
-    (out / "README.md").write_text(write_card(index, split, scores), encoding="utf-8")
-    index.write(out)
-    take_place(target, out)
-    shutil.rmtree(run.work)
+        write_provenance(scores, run.out)
+    write_atomically(run.out / "README.md", write_card(index, split, scores))
+    index.write(run.out)
+    take_place(target, run.out)
+    remove_work(run)
     return index
+
+
+def remove_remains(run: Bucketing) -> None:
+    """Deletes unfinished work that nobody does: of who came when all was done, or was killed."""
+    if run.work.exists() and not run.living():
+        remove_work(run)
+
+
+def remove_work(run: Bucketing) -> None:
+    """Deletes the work of a finished run: under another name, because who is late may still look into it."""
+    finished = run.work.with_name(f"{run.work.name}-{secrets.token_hex(4)}")  # `recover_folder` knows such names
+    os.replace(run.work, finished)
+    shutil.rmtree(finished, ignore_errors=True)
 
 
 @contextmanager
@@ -251,18 +302,6 @@ def _validate_shards(shard_size: int | None, num_shards: int | None) -> None:
     for name, value in (("shard_size", shard_size), ("num_shards", num_shards)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value} was given; at least 1 is needed.")
-
-
-def _validate_target(target: Path, overwrite: bool) -> None:
-    if not target.exists():
-        return
-    if not overwrite:
-        raise FileExistsError(f"{target} exists. Give another path, or overwrite=True to replace it.")
-    if not (target / FILE_NAME).is_file():
-        raise FileExistsError(
-            f"{target} exists and holds no {FILE_NAME}, so `save_bucketed` did not write it and does not delete it, "
-            "overwrite=True or not. Give another path, or remove it yourself."
-        )
 
 
 def configurations(index: BucketIndex, split: str) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,10 @@ import numpy as np
 import pyarrow as pa
 from datasets import Features, Value
 
+from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import digest
+from hf_curriculum.data.images import image_frame
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.shards import ShardReader, SourceShard, find_shards
 from hf_curriculum.files import read_array
 from hf_curriculum.planning.buckets import Cut
@@ -21,16 +25,17 @@ from hf_curriculum.planning.ranking import Easy, Unscored
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scored_shards import KEY, UID, about_shard, finished_shards, read_manifest, read_shard_scores
 from hf_curriculum.shapes import validate_arguments
-from hf_curriculum.streaming.bucketing import Bucketing, open_work
+from hf_curriculum.streaming.bucketing import open_work
 from hf_curriculum.streaming.index import BucketIndex, ShardFormat, quantile_positions
 from hf_curriculum.streaming.save import (
     SHARD_ROWS,
     Cuts,
+    find_finished,
     finish,
     layout_of,
-    prepare_target,
-    run_identity,
-    unfinished,
+    remove_remains,
+    run_of,
+    validate_target,
     writing,
 )
 from hf_curriculum.streaming.score_counts import KeyCuts, ScoreCounts, cut_keys, order_keys
@@ -70,7 +75,11 @@ def bucket_shards(
     The thresholds come from the files of scores alone, exactly, in flat memory. Then every shard is read once, front
     to back, and its rows are kept in one file next to `path`. From these files each shard of a bucket is gathered, in
     a random order. That takes disk space for the data twice, and memory for `shard_size` rows in each worker. A killed
-    worker loses one shard; the same command continues, also on several machines that share the disk.
+    worker loses one shard; the same command continues, also on several machines that share the disk. What was
+    damaged in these files meanwhile is made again. When all is done, the same command returns the index. While a run
+    is at work, another one with other settings is refused for the same folder.
+
+    Images that cannot be opened are kept, and counted in a warning with their shard and key.
 
     The result does not depend on the number of workers. It equals the result of `save_bucketed` except for the card,
     which has no statistics of the scores.
@@ -79,7 +88,7 @@ def bucket_shards(
         source: the shards that were scored, as in `score_shards`.
         scores: the folder that `score_shards` wrote.
         path: the folder to make.
-        num_buckets, cut, thresholds, unscored, format, seed, split, overwrite: as in `save_bucketed`.
+        num_buckets, cut, thresholds, unscored, format, seed, split: as in `save_bucketed`.
         score_column: the score; the first one if None.
         easy: which end of it is easy, in place of what its provenance says.
         uids: a `.npy` file of DataComp's uids: only these pairs are written. `score_shards(keep=["uid"])` keeps them.
@@ -88,6 +97,8 @@ def bucket_shards(
             first shard's first 10,000 pairs. What only later pairs have is counted in a warning.
         shard_size: rows per shard at most; by default about 256 MB, and 10,000 rows at most.
         workers: processes to start here.
+        overwrite: replace other buckets in the folder. The same ones are read and compared, and made again only where
+            they were damaged.
         storage_options: for `fsspec`.
 
     Returns:
@@ -96,7 +107,7 @@ def bucket_shards(
     Raises:
         FileNotFoundError: a shard, or the folder of scores, does not exist.
         ValueError: shards are not scored, were changed since, or an option does not fit.
-        FileExistsError: the folder exists, and `overwrite` is False or the folder holds something else.
+        FileExistsError: the folder holds other buckets and `overwrite` is False, or it holds something else.
         RuntimeError: another process writes the folder in another way, or a worker has failed.
 
     Example:
@@ -108,13 +119,13 @@ def bucket_shards(
     validate_choice("cut", cut, ("rank", "value"))
     if workers < 1 or (shard_size is not None and shard_size < 1):
         raise ValueError(f"workers={workers} and shard_size={shard_size} were given; at least 1 of each is needed.")
-    target = Path(path).absolute()
+    target = Path(path).resolve()
     with writing(target, _PATIENCE):
-        prepare_target(target, overwrite)
+        validate_target(target, overwrite=True)
     made = {name: ScoreProvenance(**each) for name, each in read_manifest(scores)["scores"].items()}
     column = score_column or next(iter(made))
     validate_choice("score_column", column, tuple(made))
-    shards = _same_shards(find_shards(source, storage_options), scores)
+    shards = _same_shards(find_shards(source, storage_options, allow_missing=True), scores)
     chosen = _Scores(Path(scores), [shard.name for shard in shards], column, easy or made[column].easy, uids)
     cuts, sizes, keys = _cut(chosen, num_buckets, cut, thresholds, unscored)
     with shards[0].local() as first:
@@ -126,24 +137,35 @@ def bucket_shards(
     if shard_size is None:
         average = sum(shard.bytes for shard in shards) // max(1, chosen.counts.rows)
         shard_size = max(1, min(SHARD_ROWS, _SHARD_BYTES // max(1, average)))
-    run = Bucketing(crawl, layout_of(sizes, format, seed, shard_size), unfinished(target), format)
-    with writing(target, _PATIENCE):  # meanwhile another process may have been done
-        prepare_target(target, overwrite)
-        open_work(run.work, run_identity(run, cuts, {"scores": chosen.digest, "keep": list(features)}))
-    run.run(workers)
-    with writing(target, _PATIENCE):
-        return finish(run, cuts, split, target)
+    data = {"scores": chosen.digest, "columns": crawl.columns, "split": split}
+    run = run_of(crawl, layout_of(sizes, format, seed, shard_size), target, format, cuts, data)
+    with ExitStack() as joined:
+        with writing(target, _PATIENCE):
+            finished = find_finished(run, cuts, target, overwrite)
+            if finished is not None:
+                remove_remains(run)
+                return finished
+            open_work(run)
+            joined.enter_context(run.joined())
+        run.run(workers)
+        with writing(target, _PATIENCE):
+            joined.close()
+            if not run.is_finished:
+                return finish(run, cuts, split, target)
+            remove_remains(run)
+            return find_finished(run, cuts, target, overwrite=False) or BucketIndex.read(target)
 
 
 def _same_shards(shards: list[SourceShard], scores: str | Path) -> list[SourceShard]:
     """The shards in the order of their scores; a `ValueError` where they are not those that were scored."""
     named, scored = {shard.name: shard for shard in shards}, dict.fromkeys(finished_shards(scores))
+    dropped = read_manifest(scores)["dropped"]
     if missing := [name for name in scored if name not in named]:
         raise ValueError(
             f"{scores} holds scores of {missing[0]}, which is not among the {len(shards):,} shards of this source. "
             "Name the shards that were scored, from the same folder."
         )
-    if more := [name for name in named if name not in scored]:
+    if more := [name for name in named if name not in scored and name not in dropped]:
         raise ValueError(f"{more[0]} is not scored in {scores}. Run `score_shards` on all of the source first.")
     return [named[name] for name in scored]
 
@@ -217,6 +239,15 @@ class _Scores:
         return scores[kept], kept
 
 
+def _count_unreadable(table: pa.Table, counted: LeftOut) -> None:
+    """Counts images that cannot be opened. Their headers alone are read."""
+    if IMAGE not in table.column_names:
+        return
+    for key, image in zip(table[KEY].to_pylist(), table[IMAGE].to_pylist(), strict=True):
+        if image is not None and image_frame(image)[0] is None:
+            counted.add("images that cannot be opened (kept; a stream shows the next one of their shard)", 1, key)
+
+
 def _as_bytes(pairs: np.ndarray) -> np.ndarray:
     """uint64 (n, 2) as n values of 16 bytes that can be compared."""
     return np.ascontiguousarray(pairs).view("V16").ravel()
@@ -276,7 +307,7 @@ class _Crawl:
             }
         )
         with shard.local() as path:
-            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=own)
+            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=own, address=shard.address)
             if reader.digest != about["digest"]:
                 raise ValueError(
                     f"{shard.address} was changed after it was scored: its digest is {reader.digest}, and was "
@@ -285,6 +316,7 @@ class _Crawl:
                 )
             start = 0
             for table in reader.tables(own):
+                _count_unreadable(table, reader.left_out)
                 part = scores.slice(start, len(table))
                 start += len(table)
                 if part[KEY].to_pylist() != table[KEY].to_pylist():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import tarfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, Features, Image, LargeList, List, Value
 from datasets.features.features import require_storage_embed
 from datasets.table import embed_table_storage
+from xxhash import xxh3_128_hexdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.archives import archive_members
 from hf_curriculum.data.readers.outside_files import files_in, holds_files, validate_files
-from hf_curriculum.files import reading
-from hf_curriculum.streaming.index import REMEDY
+from hf_curriculum.files import DamagedFileError, reading, validate_digest
+from hf_curriculum.streaming.index import REMEDY, Shard
 
 TEXT, JSON = "txt", "json"
 _JPEG, _PNG = "jpg", "png"
@@ -107,7 +109,8 @@ class TarShard:
     """An open archive, of which some columns are read."""
 
     def __init__(self, file: Path, features: Features) -> None:
-        self._layout = _layout(str(file), file.stat().st_mtime_ns)
+        with reading(file, REMEDY):
+            self._layout = _layout(file, _stamp(file))
         self._content = file.open("rb")
         self._columns = list(features)
         self._in_json = {name for name in features if not holds_files(features[name])}
@@ -152,10 +155,10 @@ class TarShard:
 
 
 @lru_cache(maxsize=64)
-def _layout(file: str, changed: int) -> tuple[tuple[tuple[str, int, int], ...], ...]:
-    """(name, first byte, size) of each example's files; `changed` makes a file that was written again another one."""
+def _layout(file: Path, stamp: tuple[int, ...]) -> tuple[tuple[tuple[str, int, int], ...], ...]:
+    """(name, first byte, size) of each example's files."""
     rows: dict[str, list[tuple[str, int, int]]] = {}
-    for name, offset, size in archive_members(Path(file)):
+    for name, offset, size in archive_members(file):
         rows.setdefault(name.partition(".")[0], []).append((name, offset, size))
     return tuple(map(tuple, rows.values()))
 
@@ -175,22 +178,105 @@ def embedded_tables(dataset: Dataset, rows: range) -> Iterator[pa.Table]:
 
 
 _GROUP_BYTES = 1 << 20
+_TAIL = 8  # bytes at the end of a Parquet file: the length of its footer, and four letters
 
 
-def write_parquet(tables: Iterable[pa.Table], file: Path, schema: pa.Schema, group_bytes: int = _GROUP_BYTES) -> None:
-    """Writes tables of one schema into one file, with row groups of about `group_bytes`.
+def write_parquet(
+    tables: Iterable[pa.Table],
+    file: Path,
+    schema: pa.Schema,
+    group_bytes: int = _GROUP_BYTES,
+    *,
+    name: str | None = None,
+) -> None:
+    """Writes tables of one schema into one file, with row groups of about `group_bytes`; its footer holds `name`.
 
     Pages begin where the content says so, as in `Dataset.push_to_hub`, and have an index. A storage that keeps equal
     pieces of files once, as the Hub's, then takes only what changed; the larger the row groups, the less that is.
     """
     options = datasets.config.DEFAULT_CDC_OPTIONS
-    with pq.ParquetWriter(
-        file.absolute(), schema, use_content_defined_chunking=options, write_page_index=True, write_page_checksum=True
-    ) as writer:
+    parquet = {"use_content_defined_chunking": options, "write_page_index": True, "write_page_checksum": True}
+    with _Sink(file) as sink, pq.ParquetWriter(sink, schema, **parquet) as writer:
         for table in merged_tables(tables, group_bytes):
             groups = max(1, round(table.nbytes / group_bytes))
             writer.write_table(table, row_group_size=max(1, -(-table.num_rows // groups)))
-        writer.add_key_value_metadata({"content_defined_chunking": json.dumps(options)})
+            sink.check()
+        names = {} if name is None else {"name": name}
+        writer.add_key_value_metadata({"content_defined_chunking": json.dumps(options), **names})
+
+
+def footer_digest(file: Path) -> str:
+    """XXH3 (128 bits) of a Parquet file's footer: where everything is, the schema, statistics, and the file's name."""
+    with file.open("rb") as stream:
+        stream.seek(-_TAIL, os.SEEK_END)
+        length = int.from_bytes(stream.read(4), "little")
+        stream.seek(-_TAIL - length, os.SEEK_END)
+        return xxh3_128_hexdigest(stream.read())
+
+
+def validate_shard(file: Path, shard: Shard, *, complete: bool) -> None:
+    """Compares a shard with the index, once in a process unless it was written since.
+
+    Args:
+        file: where it is.
+        shard: what the index says of it.
+        complete: whether all of its content is compared; otherwise its size and its footer.
+
+    Raises:
+        DamagedFileError: it holds something else.
+        FileNotFoundError: it does not exist.
+    """
+    with reading(file, REMEDY):
+        _validate(file, _stamp(file), shard.digest if complete else shard.footer, complete)
+
+
+@cache
+def _validate(file: Path, stamp: tuple[int, ...], recorded: str, complete: bool) -> None:
+    if complete:
+        validate_digest(file, recorded, REMEDY)
+    elif footer_digest(file) != recorded:
+        raise DamagedFileError(
+            f"{file} ends with another footer than was written: it was damaged or replaced. {REMEDY}"
+        )
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """Changes when a file is written again, or another one takes its name."""
+    facts = file.stat()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+class _Sink:
+    """A file that a writer of Parquet writes to: where a page cannot be written, Arrow 26 would end the process."""
+
+    closed = False
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("wb")
+        self._error: OSError | None = None
+
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+        self.check()
+
+    def write(self, content: Any) -> int:
+        if self._error is None:
+            try:
+                self._file.write(content)
+            except OSError as error:
+                self._error = error
+        return memoryview(content).nbytes
+
+    def flush(self) -> None:
+        pass
+
+    def check(self) -> None:
+        """Raises the error of the first write that failed."""
+        if self._error is not None:
+            raise self._error
 
 
 def merged_tables(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:

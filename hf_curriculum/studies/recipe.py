@@ -30,7 +30,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_curriculum.config import read_config, read_yaml
+from hf_curriculum.config import read_config, read_yaml, redact
+from hf_curriculum.hub.errors import in_words
 from hf_curriculum.names import CURRICULA
 from hf_curriculum.planning.curriculum import Curriculum
 from hf_curriculum.scorers.registry import import_named
@@ -152,7 +153,9 @@ class FlagParser(HfArgumentParser):
         namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**(values or {})))
         if unknown:
             hints = [hint for word in unknown if word.startswith("--") and (hint := self.nearest(word))]
-            self.error(f"unrecognized arguments: {' '.join(unknown)}" + "".join(f" ({hint})" for hint in hints))
+            names = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+            shown = names if any("token" in hint for hint in hints) else unknown  # a misspelt option's value is none
+            self.error(f"unrecognized arguments: {' '.join(shown)}" + "".join(f" ({hint})" for hint in hints))
         return namespace
 
     def nearest(self, flag: str) -> str:
@@ -165,7 +168,7 @@ class FlagParser(HfArgumentParser):
 
     def error(self, message: str) -> Any:
         """Ends with status 2, without the usage, which would be as long as `TrainingArguments`."""
-        self.exit(2, f"{self.prog}: error: {message}\nAll flags: {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: error: {redact(message)}\nAll flags: {self.prog} --help\n")
 
 
 class RecipeParser(FlagParser):
@@ -403,10 +406,13 @@ def run_command(main: Callable[[], None], parser: FlagParser) -> None:
     speaks = os.environ.get("RANK", "0") == "0"  # one of several processes
     try:
         main()
-    except (ValueError, OSError) as error:
+    except Exception as error:
+        said = in_words(error)
+        if said is None:
+            raise
         if not speaks:
             raise SystemExit(2) from None
-        parser.error(str(error))
+        parser.error(said)
     except KeyboardInterrupt:
         if speaks:
             print(
@@ -427,7 +433,7 @@ def command_line(*more: str) -> str:
         start = recipe if installed else ["accelerate", "launch", program]
     else:
         start = [program]
-    return shlex.join([*start, *words, *more])
+    return redact(shlex.join([*start, *words, *more]))
 
 
 def disable_progress_bars() -> None:

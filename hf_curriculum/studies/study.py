@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from accelerate import PartialState
 
-from hf_curriculum.config import digest
-from hf_curriculum.files import read_json, write_atomically
+from hf_curriculum.config import digest, redact
+from hf_curriculum.files import DamagedFileError, own_folder, read_sealed, verify_together, write_sealed
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.training.callbacks import LOSSES, Diverged
@@ -26,6 +26,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 RESULT_FILE = "result.json"
+_REMEDY = "Delete it: the run is then made again."
 Status = Literal["pending", "running", "finished", "diverged", "crashed"]
 _DONE = ("finished", "diverged")
 
@@ -73,13 +74,32 @@ class StudyRun:
         return {name: value for name, value in self.result.items() if type(value) in kinds and math.isfinite(value)}
 
     def read(self) -> None:
-        """Takes over what `result.json` says, if it is about this run."""
-        facts = _read(self.folder)
-        if facts is not None and facts["key"] == self.key and facts != self.known:
+        """Takes over what `result.json` says."""
+        facts = self.facts_in(self.folder)
+        if facts is not None and facts["key"] != self.key:
+            raise DamagedFileError(
+                f"{self.folder / RESULT_FILE} is the result of other settings than the run of this folder has: it was "
+                f"copied here, or another study wrote it. {_REMEDY}"
+            )
+        if facts is not None and facts != self.known:
             self.known = facts
             for name in ("status", "result", "step", "error"):
                 setattr(self, name, facts[name])
             self.data = facts.get("data")
+
+    def facts_in(self, folder: Path) -> dict[str, Any] | None:
+        """What the `result.json` in a folder of this arm and seed says; None where there is none."""
+        file = folder / RESULT_FILE
+        if not file.is_file():
+            return None
+        facts = read_sealed(file, _REMEDY, ("key", "arm", "seed", "status", "result", "step", "error"))
+        if (facts["arm"], facts["seed"]) != (self.arm, self.seed):
+            raise DamagedFileError(
+                f"{file} is the result of the arm {facts['arm']!r} with seed {facts['seed']}, and its folder is that "
+                f"of {self.arm!r} with seed {self.seed}: results were exchanged or copied. Put it back where it "
+                f"belongs. {_REMEDY}"
+            )
+        return facts
 
     def write(self) -> None:
         """Writes `result.json`."""
@@ -95,7 +115,7 @@ class StudyRun:
             **({} if self.data is None else {"data": self.data}),
             **({"needs": {arm: run.key for arm, run in self.needs.items()}} if self.needs else {}),
         }
-        write_atomically(self.folder / RESULT_FILE, json.dumps(facts, indent=1))
+        write_sealed(own_folder(self.folder) / RESULT_FILE, facts)
 
 
 @validate_arguments
@@ -181,9 +201,9 @@ class Study:
 
     def _folder(self, item: StudyRun) -> Path:
         """`ARM-seedN`; with the run's key added where the name cannot be spelt or belongs to other settings."""
-        spelt = re.sub(r"[^\w.=+-]+", "_", item.arm).strip("_.")[:80]
+        spelt = _spelt(item.arm)
         named = self.output_dir / f"{spelt}-seed{item.seed}"
-        facts = _read(named)
+        facts = item.facts_in(named)
         foreign = facts["key"] != item.key if facts is not None else named.exists()
         if spelt == item.arm and not foreign:
             return named
@@ -209,8 +229,10 @@ class Study:
         """
         state = PartialState()
         with only_run_in(self.output_dir, int(not state.is_main_process)):
-            for item in self.runs:
-                item.read()  # another process may have made some since the study was made
+            for item in self.runs:  # another process may have made some since the study was made
+                if (item.folder / RESULT_FILE).is_file():  # perhaps of another study's settings
+                    item.folder = self._folder(item)
+                item.read()
             state.wait_for_everyone()  # all have read what is done before anything changes
             return self._run(state, limit)
 
@@ -291,11 +313,11 @@ class Study:
             if lost:
                 raise Diverged(_first_lost(result, self._losses), f"{lost[0]} is not a finite number")
         except (Diverged, FloatingPointError) as error:
-            item.status, item.step, item.error = "diverged", getattr(error, "step", None), str(error)
+            item.status, item.step, item.error = "diverged", getattr(error, "step", None), redact(str(error))
         except Exception as error:
             # A run is foreign code, and whatever went wrong in one, the others are still worth making.
             item.status = "crashed"
-            item.error = "".join(traceback.format_exception(error))
+            item.error = redact("".join(traceback.format_exception(error)))
             if state.num_processes > 1:
                 item.write()
                 raise
@@ -320,6 +342,35 @@ class Study:
         return "\n".join(lines)
 
 
+def verify_study(folder: str | Path) -> int:
+    """Compares every result and table in a study's folder with what was recorded of it.
+
+    Returns:
+        how many results there are.
+
+    Raises:
+        FileNotFoundError: a file of the tables is missing.
+        DamagedFileError: a file was changed, or is the result of another run than its folder's.
+    """
+    results = sorted(Path(folder).glob(f"*/{RESULT_FILE}"))
+    for file in results:
+        facts = read_sealed(file, _REMEDY, ("arm", "seed", "key"))
+        name = f"{_spelt(facts['arm'])}-seed{facts['seed']}"
+        if file.parent.name not in (name, f"{name}-{facts['key']}"):
+            raise DamagedFileError(
+                f"{file} is the result of the arm {facts['arm']!r} with seed {facts['seed']}: results were exchanged "
+                f"or copied. Put it back where it belongs. {_REMEDY}"
+            )
+    if (tables := Path(folder, "study.json")).is_file():
+        verify_together(tables, "Write the study's tables again.")
+    return len(results)
+
+
+def _spelt(arm: str) -> str:
+    """An arm's name as that of a folder has it."""
+    return re.sub(r"[^\w.=+-]+", "_", arm).strip("_.")[:80]
+
+
 def _raised(error: str | None) -> str:
     """The first line of what was raised, without the way that led there."""
     lines = (error or "").strip().splitlines() or [""]
@@ -342,12 +393,6 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
             text = "there then, and no more" if name in before else "new"
         found += [f"{name}: {text}"] if text else []
     return "; ".join(found)
-
-
-def _read(folder: Path) -> dict[str, Any] | None:
-    path = folder / RESULT_FILE
-    needs = ("key", "status", "result", "step", "error")
-    return read_json(path, "Delete it: the run is then made again.", needs) if path.is_file() else None
 
 
 def _is_lost(value: Any) -> bool:

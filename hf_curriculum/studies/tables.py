@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_curriculum.markdown import table
+from hf_curriculum.files import write_together
+from hf_curriculum.markdown import csv_cell, table
 from hf_curriculum.reporting.figures.canvas import DARK, LIGHT, to_png
 from hf_curriculum.reporting.figures.study import IntervalRow, interval_rows
 from hf_curriculum.reporting.html import number
@@ -141,7 +141,11 @@ class StudyTable:
 
     def to_markdown(self) -> str:
         """The table in Markdown, its note below."""
-        return f"{table(self.header(), self.body(), for_terminals=True)}\n{self.note}\n"
+        return self._markdown(for_terminals=True)
+
+    def _markdown(self, *, for_terminals: bool) -> str:
+        note = self.note if for_terminals else self.note.replace("&", "&amp;").replace("<", "&lt;")
+        return f"{table(self.header(), self.body(), for_terminals=for_terminals)}\n{note}\n"
 
     def _repr_html_(self) -> str:
         from hf_curriculum.reporting.report import Report
@@ -151,12 +155,12 @@ class StudyTable:
         return report._repr_html_()
 
     def to_csv(self) -> str:
-        """One line per metric and arm, numbers in full, an empty cell where there is none."""
+        """One line per metric and arm, numbers in full, an empty cell where there is none, no formulas."""
         out = io.StringIO()
         rows = [row.cells() | {column: row.paper.get(column) for column in self.paper_columns} for row in self.rows]
         writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
         return out.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,19 +188,22 @@ class StudyTable:
         )
 
     def write(self, folder: str | Path) -> dict[str, Path]:
-        """Writes `study.md`, `study.csv`, `study.json`, and `study_METRIC.png`, light and `_dark`, for each metric."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        texts = {"md": self.to_markdown(), "csv": self.to_csv(), "json": json.dumps(self.to_dict(), indent=1) + "\n"}
-        files = {}
-        for ending, text in texts.items():
-            files[ending] = folder / f"study.{ending}"
-            files[ending].write_text(text, encoding="utf-8")
+        """Writes `study.md`, `study.csv`, `study_METRIC.png`, light and `_dark`, for each metric, and `study.json`.
+
+        All are replaced or none; `study.json` holds the digests of the others.
+        """
+        names = {"md": "study.md", "csv": "study.csv"}
+        contents: dict[str, str | bytes] = {
+            names["md"]: self._markdown(for_terminals=False),
+            names["csv"]: self.to_csv(),
+        }
         for metric in self.drawable():
             for theme, suffix in ((LIGHT, ""), (DARK, "_dark")):
-                files[f"{metric}{suffix}"] = folder / f"{_file_name(metric)}{suffix}.png"
-                files[f"{metric}{suffix}"].write_bytes(to_png(self.figure(metric, theme=theme)))
-        return files
+                name = names[f"{metric}{suffix}"] = f"{_file_name(metric)}{suffix}.png"
+                contents[name] = to_png(self.figure(metric, theme=theme))
+        names["json"] = "study.json"
+        write_together(folder, contents, names["json"], self.to_dict())
+        return {name: Path(folder, file) for name, file in names.items()}
 
     def drawable(self) -> list[str]:
         """The metrics that some run has, without costs."""

@@ -14,7 +14,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_curriculum.config import digest, kind_of
-from hf_curriculum.files import write_atomically
+from hf_curriculum.files import write_sealed
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, make_plan
@@ -23,9 +23,9 @@ from hf_curriculum.streaming.dataset import BucketedStream
 from hf_curriculum.training.checkpoints import (
     AMENDMENTS_FILE,
     CURRICULUM_FILE,
-    is_abandoned,
     read_amendments,
     read_curriculum,
+    replaced_after,
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -96,13 +96,14 @@ def amend_run(trainer: Any, folder: str, given: Amendment | None) -> str | None:
         _validate_given(trainer, given)
     saved = read_curriculum(folder)
     step = TrainerState.load_from_json(os.path.join(folder, TRAINER_STATE_NAME)).global_step
-    if given is None and is_abandoned(Path(folder), step, read_amendments(trainer.args.output_dir)):
+    replaced = replaced_after(Path(folder), step, read_amendments(trainer.args.output_dir))
+    if given is None and replaced is not None:
         raise ValueError(
             f"{folder} is of the run before it was amended at an earlier step, and the rest of the run would be of "
             f"neither. Pass resume_from_checkpoint=True, or delete {AMENDMENTS_FILE} in the output folder to go on "
             "with this one."
         )
-    record, pending = saved["plan"].get("amended"), _pending(trainer, folder, step)
+    record, pending = saved["plan"].get("amended"), _pending(trainer, folder)
     asked = pending if given is None else given.asked()
     begins = asked is not None and (record is None or asked != record["asked"])
     if not begins and record is None:
@@ -194,15 +195,16 @@ def note_amendment(trainer: Any, folder: str) -> None:
     if trainer.args.should_save:
         file, made = Path(trainer.args.output_dir) / AMENDMENTS_FILE, digest(Path(folder) / CURRICULUM_FILE)
         others = [entry for entry in read_amendments(trainer.args.output_dir) if entry["checkpoint"] != made]
-        entry = {"step": record["step"], "checkpoint": made, "asked": record["asked"]}
-        write_atomically(file, json.dumps([*others, entry], indent=1) + "\n")
+        run = trainer._run["id"]
+        entry = {"run": run, "step": record["step"], "checkpoint": made, "asked": record["asked"]}
+        write_sealed(file, {"amendments": [*others, entry]})
 
 
-def _pending(trainer: Any, folder: str, step: int) -> Mapping[str, Any] | None:
+def _pending(trainer: Any, folder: str) -> Mapping[str, Any] | None:
     """The amendment that began at this checkpoint, if the output folder has one."""
     made = digest(Path(folder) / CURRICULUM_FILE)
     noted = read_amendments(trainer.args.output_dir)
-    return next((entry["asked"] for entry in noted if entry["step"] == step and entry["checkpoint"] == made), None)
+    return next((entry["asked"] for entry in noted if entry["checkpoint"] == made), None)
 
 
 def _follow(trainer: Any, record: Mapping[str, Any]) -> None:

@@ -174,7 +174,8 @@ class DrawLog:
     def since(self, plan: Plan, first: int, step: int) -> dict[str, float]:
         """The numbers of the optimizer steps `[first, step)`."""
         stage = plan.stage_at(step - 1)
-        start, stop = first * plan.samples_per_step, step * plan.samples_per_step
+        # Of an amended run the steps before are another plan's.
+        start, stop = max(first, plan.first_step) * plan.samples_per_step, step * plan.samples_per_step
         sample = min(stop, plan.stage_starts[stage.number + 1]) - 1 - plan.stage_starts[stage.number]
         pools = stage.pools()
         place = bisect_right([part[0] * plan.layout.unit for part in pools], sample) - 1

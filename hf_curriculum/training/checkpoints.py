@@ -6,24 +6,36 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_curriculum.config import digest, parse_json
-from hf_curriculum.files import lock_file, read_json, reading, write_atomically
+from hf_curriculum.files import (
+    DamagedFileError,
+    file_digest,
+    lock_file,
+    new_files,
+    read_array,
+    read_json,
+    read_sealed,
+    reading,
+    refuse_link,
+    validate_digest,
+    write_sealed,
+)
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.hub.errors import explained, validate_token
 from hf_curriculum.planning.plan import Plan, digest_of
@@ -194,34 +206,28 @@ def write_curriculum(
     *,
     data: TrainingData | None = None,
     step: int | None = None,
+    run: Mapping[str, Any] | None = None,
     trained_on: Mapping[str, Any] | None = None,
     training_losses: np.ndarray | None = None,
 ) -> None:
-    """Writes `curriculum.json` atomically, and arrays into files beside it."""
+    """Writes `curriculum.json`, and arrays into files beside it, which it records by their digests.
+
+    Of a checkpoint, whose `step` is given, it is written last and records all files: one without it is incomplete.
+    """
     target = Path(folder) / CURRICULUM_FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {LOSSES_FILE: plan.losses, ROWS_FILE: data and data.rows.stacked_blocks()}
-    arrays[TRAINING_LOSSES_FILE] = training_losses
-    for name, array in arrays.items():
-        if array is None:
-            # An earlier run may have written one into this folder.
-            target.with_name(name).unlink(missing_ok=True)
-        else:
-            np.save(target.with_name(name), array)
-    if plan.arrays:
-        np.savez(target.with_name(ARRAYS_FILE), **plan.arrays)
-    else:
-        target.with_name(ARRAYS_FILE).unlink(missing_ok=True)
-    facts = {
+    arrays |= {TRAINING_LOSSES_FILE: training_losses, ARRAYS_FILE: plan.arrays or None}
+    names = [name for name, array in arrays.items() if array is not None]
+    facts: dict[str, Any] = {
         "version": _FORMAT,
         "versions": _versions(),
         "plan": plan.to_dict(),
         "description": plan.describe(),
         "seconds": seconds,
         "log": plan.log,
+        "run": {"id": "", "begun": 0.0} if run is None else dict(run),
+        "files": {} if step is None else _digests(target.parent, arrays),
     }
-    written = [target.with_name(name) for name in (LOSSES_FILE, TRAINING_LOSSES_FILE, ARRAYS_FILE)]
-    facts["files"] = {file.name: digest(file) for file in written if file.is_file()}
     if data is not None:
         facts["data"] = {"rows": data.rows.to_dict(), "collator": data.collator, "transform": data.transform}
         facts["data"] |= {"inputs": dict(data.inputs)}
@@ -234,7 +240,34 @@ def write_curriculum(
         facts["costs"] = {"examples": plan.examples_after(step), "scored": plan.scored_after(step)}
         facts["pools"] = [stage.slices for stage in plan.stages]
         facts["next_rows"] = next_rows(plan, step, min(step + _NEXT_STEPS, plan.known_steps))
-    write_atomically(target, json.dumps(facts, indent=1))
+    with new_files(*map(target.with_name, names), target) as (*files, record):
+        for name, file in zip(names, files, strict=True):
+            if name == ARRAYS_FILE:
+                np.savez(file, **plan.arrays)
+            else:
+                np.save(file, arrays[name])
+            facts["files"][name] = file_digest(file)
+        write_sealed(record, facts)
+    for name in arrays.keys() - {*names}:  # of an earlier run in this folder
+        target.with_name(name).unlink(missing_ok=True)
+
+
+def _files(folder: str | Path) -> dict[str, Path]:
+    """All files of a folder by their names in it."""
+    return {file.relative_to(folder).as_posix(): file for file in sorted(Path(folder).rglob("*")) if file.is_file()}
+
+
+def _digests(folder: Path, others: Iterable[str]) -> dict[str, str]:
+    """Digests of the files that a checkpoint consists of, but of these others."""
+    others = {*others, CURRICULUM_FILE, "README.md"}  # which people write on
+    # A deleted file that somebody has open is `.nfs…` on a disk of the network.
+    files = {name: file for name, file in _files(folder).items() if not file.name.startswith(".nfs")}
+    return {name: file_digest(file) for name, file in files.items() if name not in others}
+
+
+def new_run() -> dict[str, Any]:
+    """What tells a run from others into the same folder: resumed, it stays the same."""
+    return {"id": secrets.token_hex(8), "begun": round(time.time(), 3)}
 
 
 def next_rows(plan: Plan, step: int, stop: int) -> dict[str, Any]:
@@ -248,39 +281,36 @@ def _versions() -> dict[str, str]:
     return {name: import_module(name).__version__ for name in ("hf_curriculum", "torch", "transformers", "datasets")}
 
 
+_REMEDY = "Take another checkpoint."
+_FACTS = ("version", "versions", "plan", "description", "seconds", "log", "run", "files")
+
+
+def _recorded(folder: str | Path, name: str) -> Path | None:
+    """A file of arrays, compared with what was recorded of it; None where `write_curriculum` wrote none."""
+    recorded, path = read_curriculum(folder)["files"].get(name), Path(folder) / name
+    if recorded is not None:
+        validate_digest(path, recorded, _REMEDY)
+    return None if recorded is None else path
+
+
 def read_losses(folder: str | Path) -> np.ndarray | None:
     """The losses that `write_curriculum` wrote, if any."""
-    path = Path(folder) / LOSSES_FILE
-    if not path.is_file():
-        return None
-    try:
-        return np.load(path)
-    except (ValueError, EOFError) as error:
-        raise _damaged(path, str(error)) from error
+    path = _recorded(folder, LOSSES_FILE)
+    return None if path is None else read_array(path, _REMEDY)
 
 
-def read_training_losses(folder: str | Path, num_rows: int) -> np.ndarray:
+def read_training_losses(folder: str | Path) -> np.ndarray:
     """The losses of training that `write_curriculum` wrote, packed, int64, shape (num_rows,)."""
-    path = Path(folder) / TRAINING_LOSSES_FILE
-    try:
-        packed = np.load(path)
-    except (OSError, ValueError, EOFError) as error:
-        raise _damaged(path, str(error)) from error
-    if packed.dtype != np.int64 or packed.shape != (num_rows,):
-        raise _damaged(path, f"it holds {packed.dtype} of shape {packed.shape} in place of int64 ({num_rows},)")
-    return packed
+    return read_array(_recorded(folder, TRAINING_LOSSES_FILE) or Path(folder, TRAINING_LOSSES_FILE), _REMEDY)
 
 
 def read_arrays(folder: str | Path) -> dict[str, np.ndarray]:
     """The metrics that are arrays, as `write_curriculum` wrote them; none where there is no such file."""
-    path = Path(folder) / ARRAYS_FILE
-    if not path.is_file():
+    path = _recorded(folder, ARRAYS_FILE)
+    if path is None:
         return {}
-    try:
-        with np.load(path) as content:
-            return {name: content[name] for name in content.files}
-    except (ValueError, EOFError, OSError, BadZipFile) as error:
-        raise _damaged(path, str(error)) from error
+    with reading(path, _REMEDY), np.load(path) as content:
+        return {name: content[name] for name in content.files}
 
 
 def read_curriculum(folder: str | Path) -> dict[str, Any]:
@@ -288,44 +318,25 @@ def read_curriculum(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / CURRICULUM_FILE
     if not path.is_file():
         raise ValueError(
-            f"{folder} has no {CURRICULUM_FILE}, so it was not saved by CurriculumTrainer: which examples it has "
-            "seen is unknown. Resume it with the trainer that wrote it, or load its weights and start a new run."
+            f"{folder} has no {CURRICULUM_FILE}, so it was not saved by CurriculumTrainer, or its run ended while it "
+            "was being saved: which examples it has seen is unknown. Resume it with the trainer that wrote it, take "
+            "another checkpoint, or load its weights and start a new run."
         )
-    try:
-        facts = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise _damaged(path, f"it is not JSON ({error})") from error
-    if not isinstance(facts, dict):
-        raise _damaged(path, f"it holds a {type(facts).__name__} in place of a mapping")
-    version = facts.get("version")
-    if isinstance(version, int) and version != _FORMAT:
+    facts = read_sealed(path, _REMEDY, _FACTS)
+    if facts["version"] != _FORMAT:
         raise ValueError(
-            f"{path} is in format {version}, and this version of hf_curriculum reads format {_FORMAT}: what it says "
-            f"might be misunderstood. It was written by {_spelt(facts.get('versions') or {})}; install that version."
+            f"{path} is in format {facts['version']}, and this version of hf_curriculum reads format {_FORMAT}: what "
+            f"it says might be misunderstood. It was written by {_spelt(facts['versions'])}; install that version."
         )
-    kinds = {"version": int, "plan": dict, "description": str, "seconds": (int, float), "log": list, "files": dict}
-    wrong = [name for name, kind in kinds.items() if not isinstance(facts.get(name), kind)]
-    if not wrong:
-        plan = {"curriculum": dict, "num_rows": int, "num_steps": int, "seed": int, "stages": list}
-        wrong = [f"plan.{name}" for name, kind in plan.items() if not isinstance(facts["plan"].get(name), kind)]
-        wrong += [
-            f"log[{number}]"
-            for number, entry in enumerate(facts["log"])
-            if not isinstance(entry, dict) or entry.get("round") != number or not isinstance(entry.get("step"), int)
-        ]
-    if wrong:
-        raise _damaged(path, f"{', '.join(wrong)} is missing or holds something else")
-    for name, written in facts["files"].items():
-        if (file := path.with_name(name)).is_file() and digest(file) != written:
-            raise _damaged(file, "it holds something else than was written")
     return facts
 
 
-def _damaged(path: Path, reason: str) -> ValueError:
-    return ValueError(
-        f"{path} is damaged: {reason}. Which examples the run has seen is not known without it. Resume from another "
-        "checkpoint, or start a new run from this one's weights."
-    )
+def read_state(folder: str | Path) -> dict[str, Any]:
+    """The trainer's state in a checkpoint, compared with what was recorded of it."""
+    path, recorded = Path(folder) / TRAINER_STATE_NAME, read_curriculum(folder)["files"].get(TRAINER_STATE_NAME)
+    if recorded is not None:  # that beside a run's checkpoints is in no record
+        validate_digest(path, recorded, _REMEDY)
+    return read_json(path, _REMEDY, ("log_history", "global_step"))
 
 
 def _spelt(versions: Mapping[str, str]) -> str:
@@ -333,64 +344,135 @@ def _spelt(versions: Mapping[str, str]) -> str:
 
 
 def invalidate(folder: str | Path) -> None:
-    """Marks a checkpoint that is about to be written again as incomplete, until its last file is there."""
-    (Path(folder) / TRAINER_STATE_NAME).unlink(missing_ok=True)
+    """Marks a checkpoint that is about to be written again as incomplete, until its last file is there.
+
+    No file is written through a link: one of its folder is refused, those within it give way.
+    """
+    folder = Path(folder)
+    refuse_link(folder)
+    links = [entry for entry in folder.rglob("*") if entry.is_symlink()]
+    for path in (folder / CURRICULUM_FILE, folder / TRAINER_STATE_NAME, *links):
+        path.unlink(missing_ok=True)
 
 
 def is_complete(folder: str | Path) -> bool:
-    """Whether the file that is written last, the trainer's state, can be read."""
-    try:
-        state = parse_json((Path(folder) / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(state, dict) and "global_step" in state
+    """Whether the file that is written last, the record of all others, is there, and the trainer's state."""
+    return all((Path(folder) / name).is_file() for name in (CURRICULUM_FILE, TRAINER_STATE_NAME))
+
+
+def verify_checkpoint(folder: str | Path) -> None:
+    """Compares every file of a checkpoint, or of a saved model's curriculum, with what was recorded when it was saved.
+
+    Files that came later are left alone. All of them are read, at the speed of the disk (XXH3).
+
+    Raises:
+        DamagedFileError: a file holds something else, or is missing.
+        ValueError: the folder holds no record.
+    """
+    recorded, files = read_curriculum(folder)["files"], _files(folder)
+    if missing := sorted(recorded.keys() - files.keys()):
+        raise DamagedFileError(
+            f"{Path(folder) / missing[0]} is missing: it was there when {folder} was saved, and without it the run "
+            f"would go on as another one. {_REMEDY}"
+        )
+    for name, digest in recorded.items():
+        validate_digest(files[name], digest, _REMEDY)
+
+
+def verify_run(folder: str | Path) -> None:
+    """Compares all that a run has written with what was recorded: its checkpoints, amendments, curriculum.
+
+    Raises:
+        DamagedFileError: a file holds something else, or is missing.
+        ValueError: the folder holds neither a run nor a checkpoint.
+    """
+    root = Path(folder)
+    folders = [root, *(entry for _, entry in _numbered(root))]
+    written = [one for one in folders if (one / CURRICULUM_FILE).is_file()]
+    read_amendments(root)
+    for one in written or [root]:
+        verify_checkpoint(one)
 
 
 AMENDMENTS_FILE = "amendments.json"
 
 
 def read_amendments(output_dir: str | Path) -> list[Mapping[str, Any]]:
-    """The amendments of a run, the latest last: its `step`, a digest of its `checkpoint`, what it `asked` for."""
+    """The amendments of a folder's runs, the latest last.
+
+    Each has its `run`, `step`, a digest of its `checkpoint`, and what it `asked` for.
+    """
     file = Path(output_dir) / AMENDMENTS_FILE
     if not file.is_file():
         return []
     remedy = "Give amend= again, or delete the file: the run then continues unchanged."
-    with reading(file, remedy):
-        return [{name: entry[name] for name in ("step", "checkpoint", "asked")} for entry in read_json(file, remedy)]
+    return read_sealed(file, remedy, ["amendments"])["amendments"]
 
 
-def is_abandoned(folder: Path, step: int, amendments: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a checkpoint is of the steps that the run's last amendment took the place of."""
-    if not amendments or step <= amendments[-1]["step"]:
-        return False
-    record = read_curriculum(folder)["plan"].get("amended")
-    return record is None or (record["step"], record["asked"]) != (amendments[-1]["step"], amendments[-1]["asked"])
+def replaced_after(folder: Path, step: int, amendments: Iterable[Mapping[str, Any]]) -> int | None:
+    """The step after which the last amendment of its run takes the place of a checkpoint; None where it does not."""
+    facts = read_curriculum(folder)
+    last = next((entry for entry in reversed([*amendments]) if entry["run"] == facts["run"]["id"]), None)
+    if last is None or step <= last["step"]:
+        return None
+    record = facts["plan"].get("amended") or {"step": None, "asked": None}
+    return None if (record["step"], record["asked"]) == (last["step"], last["asked"]) else last["step"]
 
 
-def last_complete_checkpoint(output_dir: str | Path) -> str:
-    """The newest complete checkpoint of a run; those that are not, or that an amendment replaces, are passed over."""
-    root = Path(output_dir)
+def _numbered(root: Path) -> list[tuple[int, Path]]:
+    """The checkpoints in a folder by their steps, the last first."""
     folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
-    numbered = [(int(match[1]), entry) for entry in folders if (match := _NUMBERED.fullmatch(entry.name))]
-    amendments, skipped = read_amendments(root), []
-    for step, folder in sorted(numbered, reverse=True):
-        if is_complete(folder) and is_abandoned(folder, step, amendments):
-            logger.warning(f"{folder} is of the run before it was amended after step {amendments[-1]['step']}.")
-        elif is_complete(folder):
-            if skipped:
-                logger.warning(
-                    f"{', '.join(skipped)} in {root} is incomplete: the run ended while it was being saved. "
-                    f"Resuming from {folder.name}, the last complete checkpoint."
-                )
-            else:
-                logger.info(f"Resuming from {folder}.")
-            return str(folder)
-        skipped.append(folder.name)
-    found = f"only incomplete ones, {', '.join(skipped)}" if skipped else "there is none"
-    raise ValueError(
-        f"No valid checkpoint found in output directory ({root}): {found}. A report, and resume_from_checkpoint=True, "
-        "needs a complete checkpoint. Name the folder of a run that has one, or start a new run."
+    matches = ((_NUMBERED.fullmatch(entry.name), entry) for entry in folders)
+    return sorted(((int(match[1]), entry) for match, entry in matches if match), reverse=True)
+
+
+def _newest(root: Path, *, whole: bool) -> tuple[Path | None, list[str]]:
+    """The newest complete checkpoint of the run that began last, and why those of later steps are passed over."""
+    amendments, passed = read_amendments(root), []
+    complete: list[tuple[float, int, Path]] = []
+    for step, folder in _numbered(root):
+        if not is_complete(folder):
+            passed.append((step, f"{folder.name} in {root} is incomplete: the run ended while it was being saved."))
+            continue
+        try:
+            complete.append((read_curriculum(folder)["run"]["begun"], step, folder))
+        except DamagedFileError as error:
+            passed.append((step, str(error)))
+    for begun, step, folder in sorted(complete, reverse=True):
+        try:
+            if (after := replaced_after(folder, step, amendments)) is not None:
+                passed.append((step, f"{folder} is of the run before it was amended after step {after}."))
+                continue
+            if whole:
+                verify_checkpoint(folder)
+        except DamagedFileError as error:
+            passed.append((step, str(error)))
+            continue
+        passed += [(at, f"{other} is of an earlier run into {root}.") for of, at, other in complete if of < begun]
+        return folder, [reason for at, reason in passed if at > step]
+    return None, [reason for _, reason in passed]
+
+
+def last_complete_checkpoint(output_dir: str | Path, *, whole: bool = False) -> str:
+    """The newest complete checkpoint of the run that began last in a folder.
+
+    Those that are incomplete or damaged, that an amendment replaces, or that an earlier run left, are passed over with
+    a warning. Only with `whole` all files of the one that is taken are read and compared.
+    """
+    root = Path(output_dir)
+    folder, passed = _newest(root, whole=whole)
+    if folder is None:
+        raise ValueError(
+            f"No valid checkpoint found in output directory ({root}): {' '.join(passed) or 'there is none.'} A "
+            "report, and resume_from_checkpoint=True, needs a complete checkpoint. Name the folder of a run that has "
+            "one, or start a new run."
+        )
+    for reason in passed:
+        logger.warning(reason)
+    logger.log(
+        logging.WARNING if passed else logging.INFO, f"Resuming from {folder.name}, the last complete checkpoint."
     )
+    return str(folder)
 
 
 def validate_complete(folder: str | Path) -> None:
@@ -400,11 +482,47 @@ def validate_complete(folder: str | Path) -> None:
             f"Can't find a valid checkpoint at {folder}: there is no such folder. Pass resume_from_checkpoint=True to "
             "use the last complete one of output_dir."
         )
+    read_curriculum(folder)
     if not is_complete(folder):
         raise ValueError(
-            f"The checkpoint {folder} is incomplete: its {TRAINER_STATE_NAME}, which is written last, is missing or "
-            "truncated. Pass resume_from_checkpoint=True to use the last complete one."
+            f"The checkpoint {folder} is incomplete: it has no {TRAINER_STATE_NAME}. Pass resume_from_checkpoint=True "
+            "to use the last complete one."
         )
+
+
+def validate_whole(folder: str | Path) -> None:
+    """Compares every file of a checkpoint; the error names the newest one of its run that is whole."""
+    try:
+        validate_complete(folder)
+        verify_checkpoint(folder)
+    except DamagedFileError as error:
+        other, _ = _newest(Path(folder).resolve().parent, whole=True)
+        remedy = "No other one beside it is whole: start a new run."
+        if other is not None:
+            remedy = f"{_REMEDY.removesuffix('.')}: {other.name} is the newest whole one of {other.parent}."
+        raise DamagedFileError(f"{str(error).removesuffix(_REMEDY)}{remedy}") from error
+
+
+def whole_checkpoint(args: TrainingArguments, folder: str | None) -> str:
+    """A checkpoint of which every file was compared, by one process of each machine; all raise what it finds.
+
+    Args:
+        args: of the run.
+        folder: the checkpoint; None: the last whole one in `output_dir`, as the main process sees it.
+    """
+    chosen, error = folder, None
+    try:
+        if args.process_index == 0 and folder is None:
+            chosen = last_complete_checkpoint(args.output_dir, whole=True)
+        elif args.local_process_index == 0 and folder is not None:
+            validate_whole(folder)
+    except (ValueError, OSError) as problem:
+        error = problem
+    chosen, *_ = broadcast_object_list([chosen])
+    errors = [one for one in gather_object([error]) if one is not None]
+    if errors:
+        raise errors[0]
+    return folder or chosen
 
 
 def validate_training_state(folder: str | Path) -> None:
@@ -453,18 +571,9 @@ def validate_same_plan(saved: dict[str, Any], current: dict[str, Any], folder: s
 
 def validate_same_data(saved: dict[str, Any], now: TrainingData, folder: str | Path, *, accept: bool = False) -> None:
     """Compares what a checkpoint was trained on with what there is now; `accept` warns where they differ."""
-    facts, path = saved.get("data"), Path(folder) / CURRICULUM_FILE
-    if facts is None:
-        raise _damaged(path, "data is missing")
-    try:
-        blocks = np.load(Path(folder) / ROWS_FILE)
-    except (OSError, ValueError, EOFError):
-        blocks = None  # they only say which rows differ
-    try:
-        rows = RowsFingerprint.from_dict(facts["rows"], blocks)
-        before = TrainingData(rows, facts["collator"], facts["transform"], facts.get("regions"))
-    except (KeyError, TypeError) as error:
-        raise _damaged(path, f"data lacks {error}") from error
+    facts, blocks = saved["data"], read_array(Path(folder) / ROWS_FILE, _REMEDY)
+    rows = RowsFingerprint.from_dict(facts["rows"], blocks)
+    before = TrainingData(rows, facts["collator"], facts["transform"], facts.get("regions"))
     _refuse(before.difference(now), folder, accept)
     if facts.get("weights") != now.weights:
         was = "none" if facts.get("weights") is None else "other numbers" if now.weights else "weights, and none now"
@@ -502,7 +611,8 @@ def resume_plan(saved: dict[str, Any], plan: Plan, folder: str | Path) -> Plan:
         plan = plan.with_log(tuple(saved["log"]), read_losses(folder), read_arrays(folder))
         changed = _changed_order(saved, plan)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise _damaged(Path(folder) / CURRICULUM_FILE, f"a decision in its log cannot be read ({error!r})") from error
+        record = Path(folder) / CURRICULUM_FILE
+        raise DamagedFileError(f"A decision in the log of {record} cannot be read ({error!r}). {_REMEDY}") from error
     if changed:
         before, now = saved.get("versions") or {}, _versions()
         other = {name: number for name, number in before.items() if now.get(name) != number}

@@ -17,7 +17,7 @@ from hf_curriculum.columns import CAPTION
 from hf_curriculum.fingerprint import sketch_texts
 from hf_curriculum.hub.errors import explain, explained, validate_token
 from hf_curriculum.training.callbacks import TrainingClock
-from hf_curriculum.training.checkpoints import checkpoint_from_hub, named_on_hub, validate_complete, write_curriculum
+from hf_curriculum.training.checkpoints import checkpoint_from_hub, named_on_hub, whole_checkpoint, write_curriculum
 from hf_curriculum.training.setup import image_processor_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class HubMixin:
     """
 
     args: Any
+    accelerator: Any
     state: Any
     train_dataset: Any
     data_collator: Any
@@ -137,6 +138,12 @@ class HubMixin:
         texts = {FACTS_FILE: text.encode("utf-8"), card.name: rendered.encode("utf-8")}
         write_files({**model_figures(facts), **found, **texts}, folder)
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """`Trainer.save_model`; in a checkpoint, whose files are recorded next, it waits for all processes."""
+        super().save_model(output_dir, _internal_call)
+        if self._saves_checkpoint:
+            self.accelerator.wait_for_everyone()
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """As `Trainer`, which saves the collator's tokenizer with a model; its image processor and the run's plan too.
 
@@ -157,12 +164,10 @@ class HubMixin:
         before = next((entry["seconds"] for entry in reversed(self.state.log_history) if "seconds" in entry), 0.0)
         return self._trained_seconds or before
 
-    def local_checkpoint(self, name: str | os.PathLike[str]) -> str:
-        """The folder of a complete checkpoint, downloaded from the Hub where "me/model@revision" is given."""
-        named = named_on_hub(name)
-        if named is None:
-            validate_complete(name)
-            return os.fspath(name)
+    def local_checkpoint(self, name: str | os.PathLike[str] | bool) -> str:
+        """The folder of a whole checkpoint, from the Hub where "me/model@revision" is given; True: the run's last."""
+        if name is True or (named := named_on_hub(name)) is None:
+            return whole_checkpoint(self.args, None if name is True else os.fspath(name))
         repo_id, revision = named
         logger.info(f"There is no folder {name} here: it is taken as a repository on the Hub.")
         token = self.args.hub_token
@@ -172,7 +177,7 @@ class HubMixin:
         commit = broadcast_object_list([Path(folder).parent.name])[0]
         if commit != Path(folder).parent.name:
             folder = checkpoint_from_hub(repo_id, revision=commit, token=token)
-        return folder
+        return whole_checkpoint(self.args, folder)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Image
-from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.files import read_json, reading
+from hf_curriculum.files import reading, verify_together
 from hf_curriculum.reporting.chosen import add_chosen, find_chosen
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.reporting.run_sections import (
@@ -25,22 +24,23 @@ from hf_curriculum.reporting.run_sections import (
     cost_at,
 )
 from hf_curriculum.training.checkpoints import (
-    CURRICULUM_FILE,
     is_complete,
     last_complete_checkpoint,
     read_curriculum,
     read_losses,
+    read_state,
 )
+
+HELD_OUT_MANIFEST = "manifest.json"
+"""Digests of the images and captions in `held_out`."""
 
 
 def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
     """A run from its last complete checkpoint, or from that in `folder`: plan, history, decisions and cost."""
     folder = Path(folder)
-    # `trainer.save_state()` writes a state beside the checkpoints too.
-    named = is_complete(folder) and ((folder / CURRICULUM_FILE).is_file() or not any(folder.glob("checkpoint-*")))
-    checkpoint = folder if named else Path(last_complete_checkpoint(folder))
+    checkpoint = folder if is_complete(folder) else Path(last_complete_checkpoint(folder))
     saved = read_curriculum(checkpoint)
-    state = read_json(checkpoint / TRAINER_STATE_NAME, "Name another checkpoint.", ("log_history", "global_step"))
+    state = read_state(checkpoint)
     history = state["log_history"]
     losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     row_losses = read_losses(checkpoint)
@@ -108,6 +108,8 @@ def add_held_out(report: Report, folder: Path, name: str) -> None:
     written = folder / "captions.json"
     if not written.is_file():
         return
+    if (folder / HELD_OUT_MANIFEST).is_file():
+        verify_together(folder / HELD_OUT_MANIFEST, "Delete the folder, or train again.")
     with reading(written, "Delete it, or train again."):
         entries = parse_json(written.read_text(encoding="utf-8"))
         paths = [str(folder / entry["file"]) for entry in entries]

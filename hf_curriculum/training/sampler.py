@@ -17,7 +17,7 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 
 from hf_curriculum.config import parse_json
-from hf_curriculum.files import reading
+from hf_curriculum.files import append_text, reading, write_atomically
 from hf_curriculum.planning.export import ExportedOrder
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import PAD_INDEX
@@ -235,7 +235,7 @@ class DrawAudit:
         with reading(self.file, "Resume from another checkpoint, or delete it: what was drawn is then not recorded."):
             lines = self.file.read_text().splitlines()
             kept = [line for line in lines if line.endswith("]]") and parse_json(line)[0] < step]
-        self.file.write_text("".join(f"{line}\n" for line in kept))
+        write_atomically(self.file, "".join(f"{line}\n" for line in kept))
 
     def add(self, step: int, rows: torch.Tensor) -> None:
         """Records the rows of one forward pass of optimizer step `step` (from 0)."""
@@ -259,9 +259,7 @@ class DrawAudit:
             self._check(step, rows, expected[step - first])
         lines = [self._line(step, rows) + "\n" for step, rows in sorted(seen.items())]
         if self.file is not None:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a") as file:
-                file.writelines(lines)
+            append_text(self.file, "".join(lines))
 
     def _check(self, step: int, rows: np.ndarray, planned: np.ndarray) -> None:
         """Compares the rows trained on in a step with those planned, padding included."""

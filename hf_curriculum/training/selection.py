@@ -15,6 +15,7 @@ import torch
 
 from hf_curriculum.data.collators import IGNORED
 from hf_curriculum.data.text_blocks import BESIDE
+from hf_curriculum.files import new_file, reading
 from hf_curriculum.models.base import image_placeholder
 from hf_curriculum.models.on_host import known, known_or_read, note, note_host_values, to_device
 from hf_curriculum.planning.deciding import Selection
@@ -220,7 +221,8 @@ class Selector:
         path.unlink(missing_ok=True)
         if self._ready:
             values = np.stack([one.values for one in self._ready])  # (batches, places, candidates)
-            np.savez(path, values=values, processes=self.trainer.args.world_size)
+            with new_file(path) as file:
+                np.savez(file, values=values, processes=self.trainer.args.world_size)
 
     def resume(self, folder: str | None) -> None:
         """Reads what `save` wrote."""
@@ -234,7 +236,7 @@ class Selector:
         trainer, path = self.trainer, self._path(folder)
         places, values, processes = trainer._train_batch_size // trainer.plan.layout.unit, np.empty((0, 0)), 0
         if path.is_file():
-            with np.load(path) as saved:
+            with reading(path, "Take another checkpoint."), np.load(path) as saved:
                 values, processes = saved["values"], int(saved["processes"])
         if (processes, values.shape[1]) != (trainer.args.world_size, places):
             raise ValueError(

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs
 from hf_curriculum.data.seeding import IndexedCollator
+from hf_curriculum.files import refuse_link
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.models.base import validate_vocabulary, warn_of_other_end
 from hf_curriculum.planning.batches import ByImage
@@ -230,6 +232,8 @@ def complete_arguments(
             "packing=True joins several rows into one, and the scores or weights of the rows would be lost. Leave "
             "packing out; batches=ByLength(...) saves padding too."
         )
+    if "tensorboard" in args.report_to and "TENSORBOARD_LOGGING_DIR" not in os.environ:
+        refuse_link(Path(args.output_dir, "runs"))
     return args
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,21 @@ import numpy as np
 from transformers import TrainingArguments
 
 from hf_curriculum.config import digest
-from hf_curriculum.files import read_array
+from hf_curriculum.files import (
+    file_digest,
+    new_files,
+    own_folder,
+    read_array,
+    read_sealed,
+    validate_digest,
+    write_sealed,
+)
 from hf_curriculum.parts import wait_for_files
 from hf_curriculum.planning.ranking import Easy, sort_scores
-from hf_curriculum.planning.rows import row_type
 
 _LEAST_ROWS = 1_000_000
 """Fewer are sorted by each process: that takes less time than waiting does."""
-_REMEDY = "Delete it and start again: it will be written anew."
+_REMEDY = "Delete its folder and start again: it will be written anew."
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,8 @@ class SharedOrder:
     """Sorts scores once on each machine, in its first process; memory holds the order once for all of them.
 
     What is written has a digest of the scores in its name, so no other scores' order is read, and a resumed run finds
-    its own. Names with `_` are left out when a run is pushed.
+    its own. Each process reads the order once more, to compare it with the digest that was written. Names with `_` are
+    left out when a run is pushed.
 
     Args:
         folder: of the machine, seen by all its processes.
@@ -56,23 +63,12 @@ class SharedOrder:
         if len(scores) < _LEAST_ROWS:
             return sort_scores(scores, easy)
         file = self.folder / f"{digest(f'{scores.dtype} {easy} ', scores, size=16)}.npy"
-        if self.writes and not file.exists():
-            self._write(file, sort_scores(scores, easy))
-        wait_for_files(self.folder, [file.name], self.timeout)
-        order = read_array(file, _REMEDY, mmap_mode="r").view(np.ndarray)
-        if (order.shape, order.dtype) != (scores.shape, row_type(len(scores))):
-            raise ValueError(
-                f"{file} holds {order.dtype} of shape {order.shape}, and {len(scores):,} rows are to be ordered: it "
-                f"was changed. {_REMEDY}"
-            )
-        return order
-
-    def _write(self, file: Path, order: np.ndarray) -> None:
-        """Writes a file completely or not at all, without a copy of the array."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{secrets.token_hex(4)}.npy")
-        try:
-            np.save(temporary, order)
-            os.replace(temporary, file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        record = file.with_suffix(".json")
+        if self.writes and not (file.exists() and record.exists()):
+            own_folder(self.folder)
+            with new_files(file, record) as (order, digest_of_it):
+                np.save(order, sort_scores(scores, easy))
+                write_sealed(digest_of_it, {"digest": file_digest(order)})
+        wait_for_files(self.folder, [record.name], self.timeout)
+        validate_digest(file, read_sealed(record, _REMEDY, ["digest"])["digest"], _REMEDY)
+        return read_array(file, _REMEDY, mmap_mode="r").view(np.ndarray)

@@ -33,8 +33,8 @@ from hf_curriculum.training.callbacks import DrawLog, TrainingClock, broadcast_d
 from hf_curriculum.training.checkpoints import (
     TrainingData,
     invalidate,
-    last_complete_checkpoint,
     load_renamed_weights,
+    new_run,
     only_run_in,
     read_curriculum,
     resume_plan,
@@ -652,7 +652,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         `BucketedStream`, which would open shards). It also tries the curriculum's signal, losses or metric.
 
         Args:
-            resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last complete one of the run.
+            resume_from_checkpoint: a folder, or "me/model" on the Hub; True: the last whole one of the run.
             *args: what `Trainer.train` takes.
             amend: another rule, or other data, for the rest of the run.
             **kwargs: what `Trainer.train` takes.
@@ -669,9 +669,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         validate_amendable(amend, resume_from_checkpoint, self._without_plan)
         if self._without_plan is not None:
             return super().train(resume_from_checkpoint, *args, **kwargs)
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
-        elif resume_from_checkpoint:
+        if resume_from_checkpoint:
             resume_from_checkpoint = self.local_checkpoint(resume_from_checkpoint)
         # `Trainer` skips the completed steps' batches: the sampler then yields placeholders, and no example is loaded.
         self._seconds_before, self._skips = 0.0, bool(resume_from_checkpoint)
@@ -686,11 +684,12 @@ class CurriculumTrainer(HubMixin, Trainer):
         self._trained_on = TrainingData.of(self.train_dataset, self.data_collator, self._weighting.column)
         self._reference_compute = reference_compute(plan, self.train_dataset)
         validate_metric(self)
+        self._run = new_run()
         if resume_from_checkpoint:
             validate_training_state(resume_from_checkpoint)
-            self._seconds_before = read_curriculum(resume_from_checkpoint)["seconds"]
-        if self._resumed_from is not None:
             saved, accept = read_curriculum(resume_from_checkpoint), self.args.resume_on_other_data
+            self._seconds_before, self._run = saved["seconds"], saved["run"]
+        if self._resumed_from is not None:
             saved["plan"] = prolonged(saved["plan"], plan)
             validate_same_plan(saved["plan"], plan.fingerprint(), resume_from_checkpoint)
             validate_same_data(saved, self._trained_on, resume_from_checkpoint, accept=accept)
@@ -729,30 +728,36 @@ class CurriculumTrainer(HubMixin, Trainer):
         return trained
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # Private in transformers 5.24: writes model, optimizer and random states, and the trainer's state last. So the
-        # curriculum is written before, and a checkpoint without a trainer's state counts as incomplete.
+        # Private in transformers 5.24: writes the trainer's state last, then pushes it and deletes old checkpoints.
+        # The record of all files comes right after the state.
         if self._without_plan is not None:
             super()._save_checkpoint(model, trial)
             return
         self.validate_draws()
         seen = self._weighting.seen  # every process takes part in gathering
         losses = None if seen is None else seen.gather(self.accelerator)
-        folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        if self.args.should_save:
-            invalidate(folder)
-            seconds, step = self._clock.seconds, self.state.global_step
-            write_curriculum(folder, self.plan, seconds, data=self._trained_on, step=step, training_losses=losses)
-        self._saves_checkpoint = True
+        seconds, step, write_state = self._clock.seconds, self.state.global_step, self.state.save_to_json
+        folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{step}")
+        invalidate(folder)
+        self.accelerator.wait_for_everyone()  # no process writes before all have looked
+
+        def finish(path: str) -> None:
+            write_state(path)
+            facts = {"data": self._trained_on, "step": step, "run": self._run, "training_losses": losses}
+            write_curriculum(folder, self.plan, seconds, **facts)
+
+        self._saves_checkpoint, self.state.save_to_json = True, finish
         try:
             super()._save_checkpoint(model, trial)
         finally:
             self._saves_checkpoint = False
+            del self.state.save_to_json
 
     def _save_rng_state(self, output_dir: str) -> None:
         # Private in transformers 5.24: called in every process, each of which has candidates of its own to save.
         super()._save_rng_state(output_dir)
         self.selector.save(output_dir)
-        # The trainer's state, written next by the main process, says that a checkpoint is complete: so wait for all.
+        # The main process records next what every process has written: so wait for all.
         self.accelerator.wait_for_everyone()
 
     # ---- Evaluation ----

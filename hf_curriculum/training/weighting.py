@@ -96,7 +96,7 @@ class LossWeights:
         if plan.curriculum.losses_of_training:
             self.seen = TrainingLosses(plan.ranking.num_rows)
             if folder is not None:
-                self.seen.packed = read_training_losses(folder, plan.ranking.num_rows)
+                self.seen.packed = read_training_losses(folder)
 
     def compute_loss(
         self, compute: Callable[..., Any], model: Any, inputs: Any, return_outputs: bool, num_items_in_batch: Any

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
+import shutil
 
 import pytest
 from PIL import Image
@@ -61,6 +65,25 @@ def test_a_plan_is_drawn_and_one_that_decides_says_what_is_certain(photos, tmp_p
     text = typed("plan", tmp_path / "scored", "baby_steps", "--epochs", "12", "--batch-size", "4", "--figure", figure)
     assert "forced in at the latest: bucket 2 after step" in text
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a", b"\x89PNG")])
+def test_the_figure_of_a_plan_is_drawn_whole_or_not_at_all(name, kind, photos, tmp_path, monkeypatch):
+    typed("score", photos, tmp_path / "scored")
+    words = ("plan", tmp_path / "scored", "phases", "--batch-size", "4", "--figure", tmp_path / "out" / name)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "scratch")
+    typed(*words)
+    content = (tmp_path / "scratch" / name).read_bytes()
+    assert content.startswith(kind)
+
+    def full(figure, file, **options):
+        file.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    assert name in fails(*words)
+    assert [(file.name, file.read_bytes()) for file in (tmp_path / "scratch").iterdir()] == [(name, content)]
 
 
 def test_the_order_of_a_plan_is_exported(photos, tmp_path):
@@ -157,6 +180,88 @@ def test_an_interrupted_run_goes_on(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(CaptionLength, "score", whole)
     typed(*changed, "--parts", tmp_path / "elsewhere")
     assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["all"]  # kept: the user's own
+
+
+def in_another_process(*words):
+    """What a command that runs meanwhile in a process of its own says, and its error's kind."""
+    there, wanted = os.pipe()
+    process = os.fork()
+    if process == 0:
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        os.write(wanted, f"{result.exit_code} {result.output} {result.exception}".encode())
+        os._exit(0)
+    os.close(wanted)
+    os.waitpid(process, 0)
+    with os.fdopen(there) as pipe:
+        return " ".join(pipe.read().split())
+
+
+@pytest.mark.parametrize("other", ["caption_length", "noun_count"])
+@pytest.mark.parametrize("moment", ["score", "save", "tidy"])
+def test_two_commands_do_not_score_into_one_place_at_once(photos, tmp_path, monkeypatch, other, moment):
+    import hf_curriculum.scored_data
+    from hf_curriculum import CaptionLength, load_scored
+
+    second = ["score", photos, tmp_path / "same" / "out", f"--scorer={other}", "--overwrite"]
+    (tmp_path / "same").symlink_to(tmp_path)
+    place, name = {
+        "score": (CaptionLength, "score"),
+        "save": (hf_curriculum.scored_data, "save_scored"),
+        "tidy": (shutil, "rmtree"),
+    }[moment]
+    real, heard = getattr(place, name), []
+
+    def meanwhile(*args, **options):
+        if moment != "tidy" or str(args[0]).endswith(".parts"):
+            monkeypatch.setattr(place, name, real)
+            heard.append(in_another_process(*second))
+        return real(*args, **options)
+
+    monkeypatch.setattr(place, name, meanwhile)
+    typed("score", photos, tmp_path / "out", "--scorer=caption_length")
+    assert len(heard) == 1
+    assert re.search(r"^1 .*Another process writes .*out \(process \d+ on .*Wait for it or end it", heard[0]), heard
+    assert load_scored(tmp_path / "out")["caption_length"][0] > 0
+    assert "noun_count" not in load_scored(tmp_path / "out").column_names
+    assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
+
+
+def test_a_disk_that_is_full_at_first(photos, tmp_path, monkeypatch):
+    import hf_curriculum.sealed_parquet as written
+
+    file = tmp_path / "s.parquet"
+    command = ["score", photos, "--side-file", file, "--scorer=caption_length"]
+
+    class Full(written.pq.ParquetWriter):
+        def write_table(self, table):
+            if "image_id" in table.column_names:  # not a part
+                self.file_handle and self.file_handle.write(b"cut")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write_table(table)
+
+    monkeypatch.setattr(written.pq, "ParquetWriter", Full)
+    assert "No space left on device" in (error := fails(*command))
+    assert str(file) in error.replace(" ", "")
+    assert not file.exists()
+    monkeypatch.undo()
+    assert "saved to" in typed(*command)
+
+
+def test_a_link_under_the_name_of_the_parts_is_refused(photos, tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("out.parts", ".out.score.lock"):
+        (tmp_path / name).symlink_to(tmp_path / "mine")
+        assert f"{name} is a link to" in fails("score", photos, tmp_path / "out")
+        (tmp_path / name).unlink()
+    for name in ("all", "all/noun_count"):
+        (tmp_path / "parts" / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "parts" / name).symlink_to(tmp_path / "mine")
+        assert "is a link to" in fails("score", photos, tmp_path / "out", "--parts", tmp_path / "parts")
+        (tmp_path / "parts" / name).unlink()
+    assert list((tmp_path / "mine").iterdir()) == []
+    (tmp_path / "named").symlink_to(tmp_path / "mine")  # by the user
+    typed("score", photos, tmp_path / "out", "--parts", tmp_path / "named")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["all"]
 
 
 def test_each_launched_process_does_its_share(photos, tmp_path, monkeypatch):

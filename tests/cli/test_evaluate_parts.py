@@ -125,3 +125,8 @@ def test_captions(replaced, suite, tmp_path):
     assert suite.captions_of.calls == [((str(tmp_path / "mine.json"), "what was read"), {})]
     assert suite.calls[-1] == ((["read"],), {})
     assert (len(generate.calls), len(write.calls)) == (3, 3)
+    (tmp_path / "results.json").touch()  # former results, whose captions stay until all are replaced
+    (tmp_path / "unscored_captions.json").touch()
+    done(*words)
+    assert write.calls[-1] == ((tmp_path / "unscored_captions.json", ["0"], ["a caption"]), {})
+    assert not (tmp_path / "unscored_captions.json").exists()

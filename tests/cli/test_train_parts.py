@@ -15,7 +15,9 @@ from datasets import Dataset, DatasetDict
 from typed_commands import StandIn, done, result, said
 
 from hf_curriculum import CaptionLength, add_scores, save_scored
+from hf_curriculum.reporting.report import Report
 from hf_curriculum.tasks.captioning import train
+from hf_curriculum.training.report import add_held_out
 
 
 @pytest.fixture(scope="module")
@@ -288,6 +290,20 @@ def test_held_out_captions_are_of_ten_images_at_most(replaced, tmp_path):
     assert entries[3] == {"file": "4.png", "image_id": "i4", "generated": "it is 3", "references": ["a", "a"]}
     with Image.open(tmp_path / "held_out" / "4.png") as image:
         assert image.width == 8
+    page = Report("t")
+    add_held_out(page, tmp_path / "held_out", "run")
+    assert "it is 3" in page.to_html()
+    for name in ("4.png", "captions.json"):
+        file = tmp_path / "held_out" / name
+        content = file.read_bytes()
+        file.write_bytes((tmp_path / "held_out" / "5.png").read_bytes())
+        with pytest.raises(ValueError, match=rf"{name} holds something else than was written.*or train again"):
+            add_held_out(Report("t"), tmp_path / "held_out", "run")
+        file.write_bytes(content)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "other").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="other is a link to"):
+        train._write_captions(trainer, tmp_path / "other")
 
 
 def test_what_is_kept_of_an_interrupted_run(tmp_path, monkeypatch):

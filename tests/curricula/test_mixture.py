@@ -270,6 +270,28 @@ def test_exposure_is_what_is_counted(then):
         assert set(never.tolist()) == {round(plan.exposure().never_shown)}
 
 
+@pytest.mark.parametrize("then_left_out", [False, True])
+def test_the_exposure_of_a_round_is_without_what_earlier_rounds_drew(then_left_out):
+    """Passes go on over rounds, and a source may lose its share."""
+    rule = Mixture("source", WEIGHTS, adapt="loss", every=3, temperature=0.05 if then_left_out else 1, epochs=2)
+    plans = [decided_with(rule, LOSSES[:2], seed) for seed in range(30)]
+    order, rounds, each = plans[0].order.order, plans[0].stages, np.arange(len(DATA))
+    assert len(rounds) == 3
+    starts = plans[0].stage_starts
+    seen = np.zeros((len(plans), len(DATA)), dtype=int)
+    for number, stage in enumerate(rounds):
+        drawn = [np.bincount(plan.rows(*starts[number : number + 2]), minlength=len(DATA)) for plan in plans]
+        said, shown = stage.expected_draws(each), np.array(drawn)[:, order]
+        assert said.sum() == pytest.approx(stage.num_draws)
+        source = np.searchsorted(np.cumsum([(name == SOURCES).sum() for name in WEIGHTS]), each, side="right")
+        for part in range(3):  # the draws of a source are exact in every round
+            assert shown[:, source == part].sum(axis=1) == pytest.approx(said[source == part].sum(), abs=1)
+        before, seen = (seen == 0).mean(axis=0), seen + shown
+        missed = (seen == 0).mean(axis=0) / np.where(before > 0, before, 1)
+        for part in range(3):
+            assert stage.missed(each)[source == part].mean() == pytest.approx(missed[source == part].mean(), abs=0.05)
+
+
 def test_a_plan_says_how_often_a_source_is_repeated():
     text = plan_of(
         Mixture("source", {"caption": 5, "vqa": 5, "ocr": 0}, then={"vqa": Phases(3)}), max_steps=25
@@ -323,12 +345,17 @@ def test_the_beginning_of_a_longer_run_moves_no_faster():
 
 
 def naive_odm(losses, shares):
-    """Albalak et al. 2023, algorithm 1, with the moving average of the paper; the shares after each round."""
+    """Albalak et al. 2023, algorithm 1, with the moving average of the paper; the shares after each round.
+
+    A source without a share has no importance weight, which would be infinite: the largest of the others is taken.
+    """
     number, rewards, found = len(shares), [0.0] * len(shares), []
     exploring = [1 / number]
     for turn, round_losses in enumerate(losses, start=1):
+        largest = max(1 / share for share in shares if share)
         for arm in range(number):
-            rewards[arm] = 0.9 * rewards[arm] + 0.1 * round_losses[arm] / shares[arm]
+            weight = 1 / shares[arm] if shares[arm] else largest
+            rewards[arm] = 0.9 * rewards[arm] + 0.1 * round_losses[arm] * weight
         exploring.append(min(1 / number, math.sqrt(math.log(number) / (number * turn))))
         powers = [math.exp(exploring[turn - 1] * reward) for reward in rewards]
         scale = (1 - number * exploring[turn]) / sum(powers)
@@ -340,7 +367,12 @@ def naive_odm(losses, shares):
 
 def decided(rule, losses, batch=8):
     """The plan after decisions on the losses of three sources."""
-    plan = plan_of(rule, batch=batch)
+    return decided_with(rule, losses, 0, batch)
+
+
+def decided_with(rule, losses, seed, batch=8):
+    """The same, of a seed."""
+    plan = plan_of(rule, batch=batch, seed=seed)
     for row in losses:
         metrics = {f"eval_{name}_loss": float(loss) for name, loss in zip(rule.shares, row, strict=True)}
         plan = plan.decided(Observed(plan.known_steps, {**metrics, "eval_loss": 9.0}))
@@ -350,10 +382,11 @@ def decided(rule, losses, batch=8):
 LOSSES = np.random.default_rng(1).uniform(0.2, 5, (25, 3)).round(3)
 
 
-def test_odm_is_that_of_a_naive_loop():
-    rule = Mixture("source", WEIGHTS, adapt="odm", every=2, epochs=5)
+@pytest.mark.parametrize("start", [(1, 1, 1), (1, 2, 0), (0, 3, 1), (0, 1, 0)])
+def test_odm_is_that_of_a_naive_loop(start):
+    rule = Mixture("source", dict(zip(WEIGHTS, start, strict=True)), adapt="odm", every=2, epochs=5)
     plan = decided(rule, LOSSES)
-    expected = naive_odm(LOSSES.tolist(), [1 / 3] * 3)
+    expected = naive_odm(LOSSES.tolist(), [share / sum(start) for share in start])
     assert expected[-1] != pytest.approx([1 / 3] * 3, abs=0.01)
     for entry, shares in zip(plan.log, expected, strict=True):
         assert list(entry["shares"].values()) == pytest.approx(shares, rel=1e-9)

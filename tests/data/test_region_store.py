@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import logging
 import os
@@ -15,12 +16,14 @@ import numpy as np
 import pytest
 import torch
 
-from hf_curriculum import VisualEntropy
+from hf_curriculum import VisualEntropy, files
+from hf_curriculum.data import array_files
 from hf_curriculum.data.regions import pack as module
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.pack import pack_regions
-from hf_curriculum.data.regions.store import FACTS, RegionStore, id_key
+from hf_curriculum.data.regions.store import FACTS, PER_REGION, RegionStore, id_key
+from hf_curriculum.files import DamagedFileError, read_sealed, write_sealed
 
 DIMS, CLASSES = 6, 4
 
@@ -383,7 +386,7 @@ def test_a_damaged_store(tmp_path):
     whole = features.read_bytes()
     opened = RegionStore(tmp_path / "store")
     features.write_bytes(whole[:-20])
-    with pytest.raises(ValueError, match=r"features\.npy cannot be read .*truncated"):
+    with pytest.raises(ValueError, match=r"features\.npy is damaged \(ValueError: .*Copy or write"):
         RegionStore(tmp_path / "store")
     with pytest.raises(ValueError, match="has become shorter since it was opened"):
         opened.features("4")
@@ -393,13 +396,16 @@ def test_a_damaged_store(tmp_path):
     features.write_bytes(whole)
     keys = tmp_path / "store" / "keys.npy"
     keys.unlink()
-    with pytest.raises(ValueError, match=r"keys\.npy cannot be read .*missing"):
+    with pytest.raises(FileNotFoundError, match=r"it does not exist\. Copy or write the store again\.: .*keys\.npy"):
         RegionStore(tmp_path / "store")
     os.mkfifo(keys)
     with pytest.raises(ValueError, match=r"keys\.npy is a FIFO"):
         RegionStore(tmp_path / "store")
     facts = tmp_path / "store" / FACTS
-    facts.write_text(facts.read_text().replace('"format": 1', '"format": 2'))
+    facts.write_text(facts.read_text().replace('"images": 5', '"images": 4'))
+    with pytest.raises(DamagedFileError, match=r"region_store\.json was damaged, or changed"):
+        RegionStore(tmp_path / "store")
+    write_sealed(facts, {**opened.facts, "format": 2})
     with pytest.raises(ValueError, match="is a store of format 2"):
         RegionStore(tmp_path / "store")
 
@@ -481,24 +487,25 @@ def test_classes_of_many_images_at_once(mixed):
 
 
 def test_a_store_s_facts_and_files_are_whole_at_every_state(tmp_path, monkeypatch, mixed):
-    text = (Path(mixed.path) / FACTS).read_text(encoding="utf-8")
-    assert text == json.dumps(mixed.facts, indent=1, ensure_ascii=False)
+    assert read_sealed(Path(mixed.path) / FACTS, "") == mixed.facts
+    assert "ä" in (Path(mixed.path) / FACTS).read_text(encoding="utf-8")
     assert not (Path(mixed.path) / ".lock").exists()
     synced = []
-    monkeypatch.setattr(module.os, "fsync", synced.append)
+    monkeypatch.setattr(files.os, "fsync", synced.append)
     wanted = {"dtype": "float32", "standardise": False, "made_by": None, "sources": [{"prefix": "", "path": "a"}]}
     writer = module.StoreWriter(tmp_path / "store", wanted)
     with pytest.raises(RuntimeError, match="Another process writes"):
         module.StoreWriter(tmp_path / "store", wanted)
-    (tmp_path / "store" / f".{FACTS}.17").write_text("half")
+    dead = tmp_path / "store" / f"{files._writer()}999999999-00.{FACTS}"
+    dead.write_text("half")
     writer.add("9", Regions("9", features=np.ones((2, 3), np.float32)))
     synced.clear()
     writer.save((0, 1))
-    assert len(synced) == len(writer._arrays) + 1 == 7  # and the facts
+    assert len(synced) == len(writer._arrays) + 1 == 8  # and the facts
     np.testing.assert_array_equal(np.load(tmp_path / "store" / "features.npy"), np.ones((2, 3)))
-    writer._lock.close()
+    writer.close()
     again = module.StoreWriter(tmp_path / "store", wanted)
-    assert not (tmp_path / "store" / f".{FACTS}.17").exists()
+    assert not dead.exists()
     again.finish()
     assert all(array._file.closed for array in again._arrays.values())
     assert not (tmp_path / "store" / ".lock").exists()
@@ -560,3 +567,113 @@ def test_a_detector_is_copied_with_a_store(tmp_path):
         module.copy_detector(tmp_path / "store", tmp_path / "target")
         assert content(tmp_path / "target") == content(tmp_path / "store")
     module.copy_detector(tmp_path / "none", tmp_path / "target")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "preprocessor_config.json").symlink_to(tmp_path / "target" / "preprocessor_config.json")
+    (tmp_path / "linked" / "detector").symlink_to(tmp_path / "target" / "detector")
+    (tmp_path / "store" / "detector" / "model").write_text("new")
+    (tmp_path / "store" / "preprocessor_config.json").write_text("new")
+    with pytest.raises(ValueError, match=r"detector is a link to .*target"):
+        module.copy_detector(tmp_path / "store", tmp_path / "linked")
+    assert (tmp_path / "linked" / "preprocessor_config.json").read_text() == "new"  # a file of its own now
+    assert "new" not in {text.decode() for text in content(tmp_path / "target").values()}
+
+
+def flip(file, place):
+    """Another bit at a byte of a file."""
+    with file.open("r+b") as stream:
+        stream.seek(place, os.SEEK_SET if place >= 0 else os.SEEK_END)
+        byte = stream.read(1)[0]
+        stream.seek(place, os.SEEK_SET if place >= 0 else os.SEEK_END)
+        stream.write(bytes([byte ^ 4]))
+
+
+@pytest.mark.parametrize("name", ["features", "boxes", "confidence", "classes", "class_scores"])
+def test_each_part_of_an_image_is_compared_whenever_it_is_read(tmp_path, name):
+    boxes, sure = np.float32([[0, 0, 1, 1], [0, 0, 0.5, 1]]), np.float32([0.2, 0.5])
+    parts = {"features": np.ones((2, 3), np.float32), "boxes": boxes, "confidence": sure, "classes": ("dog", "cat")}
+    parts["class_scores"] = np.float32([[0.5, 0.5], [1, 0]])
+    (tmp_path / "a").write_text("")
+    given = Given(tmp_path / "a", *(Regions(key, width=5, height=4, **parts) for key in ("first", "second", "last")))
+    store = pack_regions(given, tmp_path / "store", progress=False)
+    assert store["second"].classes == ("dog", "cat")
+    size = np.load(tmp_path / "store" / f"{name}.npy")[2:4].nbytes
+    flip(tmp_path / "store" / f"{name}.npy", -2 * size)  # the first byte of the second image
+    told = pytest.raises(DamagedFileError, match=rf"{name}\.npy holds something else .* of the image 'second'")
+    for again in (False, True):
+        opened = RegionStore(tmp_path / "store") if again else store
+        reads = {
+            "features": (opened.features, opened.raw_features, lambda key, opened=opened: opened.read_batch([key])),
+            "classes": (opened.describe, lambda key, opened=opened: opened.class_codes([key])),
+            "confidence": (opened.describe, lambda key, opened=opened: opened.class_codes([key], 0.1)),
+        }
+        for read in (opened.__getitem__, *reads.get(name, (opened.describe,))):
+            with told:
+                read("second")
+            read("first")
+            read("last")
+    with pytest.raises(DamagedFileError, match=rf"{name}\.npy holds something else than was written"):
+        store.verify()
+
+
+def test_what_was_damaged_between_two_runs_is_told(tmp_path, monkeypatch):
+    path = table(tmp_path / "a.tsv", range(10))
+    whole = pack_regions(path, tmp_path / "whole", standardise=True, progress=False)
+    restore = killed_after(8, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        pack_regions(path, tmp_path / "killed", standardise=True, progress=False)
+    restore()
+    arrays = read_sealed(tmp_path / "killed" / FACTS, "")["arrays"]
+    assert {"features", "offsets", "digests", "ids"} < arrays.keys()
+    before = content(tmp_path / "killed")
+    for name in arrays:
+        array = np.load(tmp_path / "killed" / f"{name}.npy", mmap_mode="r")
+        flip(tmp_path / "killed" / f"{name}.npy", array.offset + array.nbytes // 2)
+        with pytest.raises(DamagedFileError, match=rf"killed/{name}\.npy holds something else .*Delete the folder"):
+            pack_regions(path, tmp_path / "killed", standardise=True, progress=False)
+        (tmp_path / "killed" / f"{name}.npy").write_bytes(before[f"{name}.npy"])
+    flip(tmp_path / "killed" / FACTS, before[FACTS].index(b'"regions"') + 11)
+    with pytest.raises(DamagedFileError, match=r"region_store\.json"):
+        pack_regions(path, tmp_path / "killed", standardise=True, progress=False)
+    (tmp_path / "killed" / FACTS).write_bytes(before[FACTS])
+    pack_regions(path, tmp_path / "killed", standardise=True, progress=False)
+    assert content(tmp_path / "killed") == content(Path(whole.path))
+
+
+@pytest.mark.parametrize("name", [*PER_REGION, "ids", "keys", "standardise"])
+def test_a_link_under_the_name_of_an_array_is_not_written_through(tmp_path, name):
+    thesis, store = tmp_path / "thesis.txt", tmp_path / "store"
+    thesis.write_text("years of work")
+    store.mkdir()
+    (store / f"{name}.npy").symlink_to(thesis)
+    regions = Regions("9", features=np.ones((1, 3), np.float32), boxes=np.float32([[0, 0, 1, 1]]), classes=("dog",),
+                      class_scores=np.ones((1, 2), np.float32), confidence=np.float32([1]))  # fmt: skip
+    (tmp_path / "a").write_text("")
+    with pytest.raises(ValueError, match=rf"{name}\.npy( is a link to .*thesis|\), and a store of regions is)"):
+        pack_regions(Given(tmp_path / "a", regions), store, standardise=True, progress=False)
+    assert thesis.read_text() == "years of work"
+    (store / f"{name}.npy").unlink()
+    pack_regions(Given(tmp_path / "a", regions), store, standardise=True, progress=False).verify()
+
+
+def test_a_full_disk_is_told_and_the_same_call_goes_on(tmp_path, monkeypatch):
+    path = table(tmp_path / "a.tsv", range(10))
+    whole = pack_regions(path, tmp_path / "whole", progress=False)
+    monkeypatch.setattr(module.StoreWriter, "save_sometimes", lambda writer, position: writer.save(position))
+    append = array_files.ArrayWriter.append
+
+    def full(array, values):
+        if array.path.name == "features.npy" and array.rows >= 9:
+            array._file = SimpleNamespace(write=no_space, close=array._file.close)
+        append(array, values)
+
+    def no_space(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(array_files.ArrayWriter, "append", full)
+    with pytest.raises(OSError, match=r"No space left .*the same call goes on.*killed/features\.npy'") as told:
+        pack_regions(path, tmp_path / "killed", progress=False)
+    monkeypatch.undo()
+    assert 0 < read_sealed(tmp_path / "killed" / FACTS, "")["images"] < 10
+    pack_regions(path, tmp_path / "killed", progress=False)  # while the error, and so its frames, is still held
+    assert told.value.errno == errno.ENOSPC
+    assert content(tmp_path / "killed") == content(Path(whole.path))

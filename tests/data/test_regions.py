@@ -178,6 +178,31 @@ def test_the_index_of_lines_gives_the_same(tmp_path):
         len(open_regions(path))
 
 
+def test_an_index_of_lines_that_is_cut_or_damaged_leaves_no_image_out(tmp_path):
+    rows = [bottom_up(number) for number in range(5)]
+    path = write_table(tmp_path / "a.tsv", *rows)
+    path.write_text(path.read_text() + "\n")  # a blank line holds no image
+    index = write_line_index(path)
+    whole = index.read_text()
+    assert len(open_regions(path)) == len(whole.split()) == 5
+    lines = whole.splitlines()
+    for text, told in (
+        ("\n".join(lines[:-1]), "names 4 lines of .*a.tsv, which has more"),
+        ("", "names 0 lines of .*, which has more"),
+        (whole[:-2], "says that a line begins at byte|names 4 lines|is damaged"),
+        ("\n".join([lines[1], lines[0], *lines[2:]]), "is damaged .*its numbers do not increase"),
+        (whole.replace("\n", "x", 1), "is damaged .*invalid literal"),
+    ):
+        index.write_text(text)
+        with pytest.raises(ValueError, match=rf"a\.lineidx {told}.*(write_line_index|Delete it)"):
+            len(open_regions(path))
+    index.unlink()
+    index.symlink_to(tmp_path / "thesis.txt")
+    write_line_index(path)
+    assert not (tmp_path / "thesis.txt").exists()
+    assert index.read_text() == whole
+
+
 def test_sources_are_pickled_without_what_they_opened(tmp_path):
     source = open_regions(write_table(tmp_path / "a.tsv", bottom_up(9)))
     before = pickle.dumps(source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -23,6 +22,8 @@ from PIL import Image
 
 from hf_curriculum import CaptionLength, add_scores, load_scored, save_bucketed, save_scored, score_shards
 from hf_curriculum.data.regions.pack import pack_regions
+from hf_curriculum.files import file_digest, write_sealed
+from hf_curriculum.streaming.shards import footer_digest
 
 SECRET = "PRIVATE KEY"
 NUMBER = 77.25
@@ -74,11 +75,12 @@ def name_files(saved, place, name):
 
 
 def write_index(folder, content):
-    """Writes buckets.json with the digest that its content has."""
-    content = {name: value for name, value in content.items() if name not in ("digest", "format_version")}
-    file = folder / "buckets.json"
-    digest = hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
-    file.write_text(json.dumps({"format_version": 1, "digest": digest, **content}))
+    """Writes buckets.json as if its shards had been written as they are."""
+    for shard in (shard for bucket in content["buckets"] for shard in bucket["shards"]):
+        file = folder / shard["file"]
+        shard |= {"bytes": file.stat().st_size, "digest": file_digest(file)}
+        shard["footer"] = footer_digest(file) if file.suffix == ".parquet" else ""
+    write_sealed(folder / "buckets.json", {name: value for name, value in content.items() if name != "seal"})
 
 
 @contextmanager

@@ -65,8 +65,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "503":
             self._answer(503, {}, b"<Error><Code>ServiceUnavailable</Code><Message>no</Message></Error>")
             return
-        if fault == "403":
-            self._answer(403, {}, b"<Error><Code>AccessDenied</Code><Message>not yours</Message></Error>")
+        if fault in ("403", "404"):
+            code = {"403": "AccessDenied", "404": "NoSuchKey"}[fault]
+            self._answer(int(fault), {}, f"<Error><Code>{code}</Code><Message>not yours</Message></Error>".encode())
             return
         upstream = HTTPConnection("127.0.0.1", self.server.port)
         path = f"{self.path}&max-keys={self.server.page}" if "list-type" in self.path else self.path
@@ -76,8 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
         upstream.close()
         if fault == "short":
             body = body[: len(body) // 2]
-        if fault == "flipped" and "/bucket_" in self.path:
-            body = bytes([body[0] ^ 1]) + body[1:]
+        if fault == "flipped" and ("/bucket_" in self.path or self.path.endswith(".tar")):
+            middle = len(body) // 2
+            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
         self._answer(answer.status, dict(answer.headers), body, half=fault in ("truncated", "stalled"))
         if fault == "stalled":
             self.server.closing.wait()

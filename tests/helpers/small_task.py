@@ -23,8 +23,7 @@ class Net(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-@pytest.fixture
-def data() -> Dataset:
+def make_data() -> Dataset:
     """24 rows with a score from 0 to 5."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(24, 4)).astype(np.float32)
@@ -35,6 +34,11 @@ def data() -> Dataset:
             "difficulty": (np.arange(24) % 6).astype(float),
         }
     )
+
+
+@pytest.fixture
+def data() -> Dataset:
+    return make_data()
 
 
 @pytest.fixture

@@ -76,6 +76,22 @@ def test_files_of_a_card_are_written_where_no_folder_is(tmp_path):
     assert {path: (tmp_path / "new" / path).read_bytes() for path in files} == files
 
 
+def test_files_of_a_card_are_written_through_no_link(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "mine").mkdir()
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "README.md").symlink_to(tmp_path / "thesis.txt")
+    (folder / "figures").symlink_to(tmp_path / "mine")
+    with pytest.raises(ValueError, match="figures is a link to"):
+        data_card.write_files({"README.md": b"card", "figures/a.png": b"1"}, folder)
+    assert (folder / "README.md").is_symlink()
+    (folder / "figures").unlink()
+    data_card.write_files({"README.md": b"card", "figures/a.png": b"1"}, folder)
+    assert (folder / "README.md").read_text() == "card"
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
 def test_examples_are_those_of_the_end_that_buckets_call_easy():
     def captions(index, column):
         lines = DataCard("me/x", {"train": scored()}, "train", index, num_examples=1)._examples(column).splitlines()

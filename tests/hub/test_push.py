@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import re
+import resource
+import signal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -386,6 +392,38 @@ def test_buckets_have_as_many_rows_a_file_as_the_first_ones_say(monkeypatch):
     for shard_bytes in (6400, 1):
         module._write_buckets(data, Path("x"), shard_bytes, {"seed": 1})
     assert asked == [(257, {"shard_size": rows, "seed": 1}) for rows in (100, 1)]
+
+
+def on_a_disk_of(size, call):
+    """What a call raises, in a process of its own whose files cannot be larger; its status if that is not 0."""
+    there, wanted = os.pipe()
+    process = os.fork()
+    if process == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        try:
+            call()
+        except BaseException as error:
+            os.write(wanted, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(wanted)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    with os.fdopen(there) as pipe:
+        return pipe.read() if status == 0 else status
+
+
+@pytest.mark.parametrize("options", [{}, {"num_buckets": 2}, {"thumbnails": True}], ids=str)
+def test_a_disk_that_fails_at_any_byte_is_named_with_what_to_do(tmp_path, options):
+    rng = np.random.default_rng(0)
+    picture = {"bytes": b"\x89PNG" + rng.bytes(4000), "path": None}
+    data = scored(image=[picture] * 4, noise=[rng.bytes(30_000).hex() for _ in range(4)])
+    data = data.cast_column("image", Image(decode=False))
+    call = partial(push_scored, data, "me/data", scratch=tmp_path, dry_run=True, **options)
+    told = rf"OSError: \[Errno {errno.EFBIG}\] File too large; nothing was sent\. `scratch=` names.*{tmp_path}"
+    for size in (0, 100, 5_000, 40_000, 100_000):
+        assert re.match(told, str(said := on_a_disk_of(size, call))), (size, said)
+    assert on_a_disk_of(10_000_000, call) == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_embedded_bytes_are_those_of_the_named_columns_alone(tmp_path):

@@ -131,6 +131,13 @@ def test_the_files_of_a_space(photos, tmp_path):
             assert (small.format, small.size) == ("JPEG", (160, 107))
 
 
+@pytest.mark.parametrize(("most", "shown"), [(10, 10), (11, 10), (1, 0), (0, 0), (2000, 80)])
+def test_examples_are_those_of_all_scores_together(most, shown, photos, tmp_path):
+    photos = add_scores(photos, CaptionLength(name="other"))
+    assert write_space(photos, tmp_path, title="x", examples=most)["examples"] == shown
+    assert [len(score["examples"]) for score in read(tmp_path)["scores"]] == [shown // 2] * 2
+
+
 @pytest.mark.parametrize("text", EVERY.values(), ids=EVERY)
 def test_no_text_leaves_its_place(text, tmp_path):
     name = text.encode("utf-8", "replace").decode().replace("\x00", "")  # which no column of Arrow is called

@@ -24,6 +24,7 @@ from transformers import (
 from hf_curriculum import CaptionCollator, generate_captions, make_image_processor, train_wordpiece
 from hf_curriculum.data.collators import Augment
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
+from hf_curriculum.files import DamagedFileError, read_sealed
 from hf_curriculum.models import vision_features as module
 from hf_curriculum.models.captioner import load_captioner
 from hf_curriculum.models.flamingo.build import add_image_token, flamingo_from_config, small_flamingo_config
@@ -181,7 +182,8 @@ def test_what_is_written_and_said_on_the_way(model, data, tmp_path, monkeypatch)
     assert kept == [3, 4]
     written = (tmp_path / "facts.json").read_text()
     facts = json.loads(written)
-    assert written == json.dumps(facts, indent=1, sort_keys=True)
+    assert facts.pop("seal")
+    assert facts == read_sealed(tmp_path / "facts.json", "")
     assert (facts["images"], facts["done"], facts["image_processor"]) == (4, 4, {"size": 16, "at": str(tmp_path)})
     assert (len(facts["set of images"]), len(facts["tower"])) == (32, 32)
 
@@ -220,6 +222,66 @@ def test_an_image_that_changed_since_is_refused(model, tmp_path):
     now = cache_vision_features(model, data, tmp_path / "other", PROCESSOR)
     assert np.array_equal(now["a"], before["a"])
     assert not np.array_equal(now["b"], before["b"])
+
+
+def test_damage_of_any_file_is_told_when_it_is_opened_or_read(model, data, tmp_path):
+    features = cache_vision_features(model, data, tmp_path / "features", PROCESSOR)
+    features.verify()
+    wanted = {name: features[name] for name in "abcd"}
+    for file in sorted((tmp_path / "features").iterdir()):
+        whole = file.read_bytes()
+        start = np.load(file, mmap_mode="r").offset if file.suffix == ".npy" else 0
+        for place in (start, (start + len(whole)) // 2, len(whole) - 1):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(DamagedFileError, match=rf"{file.name} "):
+                VisionFeatures(tmp_path / "features").verify()
+            if file.name == "features.npy" and place == start:  # of the first row's image
+                opened = VisionFeatures(tmp_path / "features")
+                with pytest.raises(DamagedFileError, match=r"features\.npy holds something else.*of the image 'b'"):
+                    opened["b"]
+                assert np.array_equal(opened["a"], wanted["a"])
+        file.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(DamagedFileError, match=rf"{file.name} "):
+            VisionFeatures(tmp_path / "features").verify()
+        file.write_bytes(whole)
+    opened = VisionFeatures(tmp_path / "features")
+    opened.verify()
+    os.truncate(tmp_path / "features" / "features.npy", 200)
+    with pytest.raises(DamagedFileError, match="has become shorter since it was opened"):
+        opened["d"]
+
+
+@pytest.mark.parametrize("name", ["features.npy", "digests.npy", "keys.npy", "facts.json"])
+def test_what_was_damaged_between_two_runs_is_told_and_nothing_is_written_through_a_link(
+    model, data, tmp_path, monkeypatch, name
+):
+    monkeypatch.setattr(module, "_SAVE_EVERY", 1)
+    tower, thesis = model.flamingo.vision_tower, tmp_path / "thesis.txt"
+    encode, calls = tower.forward, []
+
+    def full(pixel_values):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        return encode(pixel_values)
+
+    monkeypatch.setattr(tower, "forward", full)
+    with pytest.raises(OSError, match="No space left"):
+        cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
+    file = tmp_path / "part" / name
+    whole = file.read_bytes()
+    place = len(whole) - 3 if file.suffix == ".npy" else len(whole) // 2
+    file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(DamagedFileError, match=rf"{name} .*Delete the folder"):
+        cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1)
+    file.write_bytes(whole)
+    cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1).verify()
+    thesis.write_text("years of work")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / name).symlink_to(thesis)
+    with pytest.raises(ValueError, match=rf"{name} (is a link to|is damaged)"):
+        cache_vision_features(model, data, tmp_path / "linked", PROCESSOR, batch_size=1)
+    assert thesis.read_text() == "years of work"
 
 
 def test_what_cannot_be_encoded_is_refused(model, data, tmp_path):

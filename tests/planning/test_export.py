@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from datasets import Dataset, Image
 from torch.utils.data import DataLoader
 
 from hf_curriculum import IID, BabySteps, ByImage, CurriculumSampler, OnlineSelection, Phases, as_planned, make_plan
+from hf_curriculum.files import DamagedFileError, write_sealed
 from hf_curriculum.planning.deciding import Observed
-from hf_curriculum.planning.export import ExportedOrder
+from hf_curriculum.planning.export import ExportedOrder, facts_file, verify_order
+from tests.helpers.failing_files import failing_files, interrupted
 
 ROWS = 40
 
@@ -242,25 +245,132 @@ def test_other_data_is_refused(plan, data, tmp_path):
         CurriculumSampler.from_export(file, data.select(range(39)))
 
 
-def test_damaged_files_are_refused(plan, tmp_path):
+def test_missing_scores_are_equal_to_missing_scores(data, tmp_path):
+    scores = np.array(data["length"][:], np.float32)
+    scores[[3, 17]] = np.nan
+    data = data.remove_columns("length").add_column("length", scores)
+    plan = make_plan(Phases(3, easy="low"), data, score_column="length", global_batch_size=8)
+    assert np.load(plan.export(tmp_path / "order.npy", data)).tolist() == rows_of(plan)
+    scores[[3, 4]] = scores[[4, 3]]
+    with pytest.raises(ValueError, match="with other scores in `length`"):
+        plan.export(tmp_path / "order.npy", data.remove_columns("length").add_column("length", scores))
+
+
+@pytest.fixture
+def other():
+    return make_plan(Phases(3, easy="low"), np.arange(40.0), global_batch_size=8, seed=9)
+
+
+def test_damaged_files_are_refused(plan, other, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"order.npy does not exist. `plan.export"):
         CurriculumSampler.from_export(tmp_path / "order.npy")
     file = plan.export(tmp_path / "order.npy")
-    other = make_plan(Phases(3, easy="low"), np.arange(40.0), global_batch_size=8, seed=9).export(
-        tmp_path / "other.npy"
-    )
-    (tmp_path / "order.npy").write_bytes(other.read_bytes())
+    whole = file.read_bytes()
+    file.write_bytes(other.export(tmp_path / "other.npy").read_bytes())
     with pytest.raises(ValueError, match=r"is not the file that order.npy.json was written for"):
         CurriculumSampler.from_export(file)
+    file.write_bytes(whole)
     facts = Path(f"{file}.json")
-    facts.write_text("{}")
-    with pytest.raises(ValueError, match=r"order.npy.json is damaged"):
-        CurriculumSampler.from_export(file)
     facts.unlink()
     with pytest.raises(FileNotFoundError, match=r"order.npy.json does not exist"):
         CurriculumSampler.from_export(file)
-    with pytest.raises(ValueError, match="holds no row numbers that a sampler could draw by"):
-        CurriculumSampler.from_export(plan.export(tmp_path / "order.txt"))
+    for name in ("order.txt", "order.parquet"):
+        file = plan.export(tmp_path / name)
+        with pytest.raises(ValueError, match="holds no row numbers that a sampler could draw by"):
+            CurriculumSampler.from_export(file)
+        file.write_bytes(file.read_bytes()[:-9])
+        with pytest.raises(ValueError, match=rf"{name} is not the file that {name}.json was written for"):
+            verify_order(file)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 34},
+        {"steps": 0},
+        {"draws": 3},
+        {"of_at_most": 7},
+        {"data": None},
+        {"fingerprint": {}},
+        {"format": "hf_curriculum order 2"},
+        {"id_column": "uid"},
+        {"former": {}},
+    ],
+)
+def test_facts_that_were_changed_are_refused(plan, data, tmp_path, change):
+    file = plan.export(tmp_path / "order.npy", data)
+    facts = facts_file(file)
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), **change}))
+    with pytest.raises(DamagedFileError, match=r"order.npy.json was damaged, or changed after it was written. Export"):
+        CurriculumSampler.from_export(file)
+    facts.write_text("{}")
+    with pytest.raises(DamagedFileError, match=r"order.npy.json is damaged .* Export the plan again"):
+        CurriculumSampler.from_export(file)
+
+
+@pytest.mark.parametrize("change", [{"steps": 3}, {"steps": 0}, {"steps": -1}, {"draws": 135}])
+def test_rows_steps_and_draws_agree(plan, tmp_path, change):
+    file = plan.export(tmp_path / "order.npy")
+    write_sealed(facts_file(file), {**verify_order(file), **change})
+    with pytest.raises(DamagedFileError, match=r"steps of equal size: other batches would be drawn"):
+        ExportedOrder(file)
+
+
+@pytest.mark.parametrize(("name", "end"), [("order.npy", False), ("order.npy", True), ("order.parquet", True)])
+def test_an_export_that_fails_or_is_killed_leaves_an_order_and_its_facts(plan, other, tmp_path, name, end):
+    """At any file operation: what stands there is the former order or the new one, and the same call continues."""
+    file = tmp_path / "work" / name
+    former = other.export(file).read_bytes()
+    with failing_files() as done:
+        plan.export(file)
+    assert len(done) > 6
+    new, facts, seen = file.read_bytes(), facts_file(file).read_bytes(), set()
+    for at in (at for at, operation in enumerate(done) if end or operation != "unlink"):  # who lives tidies once
+        other.export(file)
+        interrupted(lambda: plan.export(file), at, end)
+        content = file.read_bytes()
+        seen.add(content == new)
+        assert content in (former, new), done[at]
+        assert json.dumps(verify_order(file)["plan"]) == json.dumps((plan if content == new else other).to_dict())
+        plan.export(file)
+        assert (file.read_bytes(), facts_file(file).read_bytes()) == (new, facts)
+        assert sorted(path.name for path in file.parent.iterdir()) == [name, f"{name}.json"]
+    assert seen == {True, False}
+
+
+def test_exports_to_one_file_at_once_wait_for_each_other(plan, other, tmp_path):
+    file, processes = tmp_path / "order.npy", []
+    for each in (plan, other):
+        processes.append(os.fork())
+        if processes[-1] == 0:
+            status = 1
+            try:
+                for _ in range(10):
+                    each.export(file)
+                status = 0
+            finally:
+                os._exit(status)
+    assert [os.waitpid(process, 0)[1] for process in processes] == [0, 0]
+    assert ExportedOrder(file).rows(0, plan.num_samples).tolist() in (rows_of(plan), rows_of(other))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["order.npy", "order.npy.json"]
+
+
+def test_links_that_others_plant_are_not_followed_and_those_of_the_user_are(plan, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "outputs").symlink_to(tmp_path / "scratch")
+    for name in (".order.npy.part", "order.npy.json"):
+        (tmp_path / "scratch" / name).symlink_to(tmp_path / "thesis.txt")
+    file = plan.export(tmp_path / "outputs" / "order.npy")
+    (tmp_path / "mine.npy").symlink_to(file)
+    plan.export(tmp_path / "mine.npy")
+    assert (tmp_path / "mine.npy").is_symlink()
+    assert list(CurriculumSampler.from_export(tmp_path / "mine.npy")) == rows_of(plan)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    (tmp_path / "scratch" / ".order.npy.lock").symlink_to(tmp_path / "thesis.txt")
+    with pytest.raises(ValueError, match=r"\.order\.npy\.lock is a link to"):
+        plan.export(file)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_write_that_fails_leaves_the_old_file(plan, tmp_path, monkeypatch):

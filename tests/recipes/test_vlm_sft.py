@@ -22,6 +22,7 @@ from vlm.scores import neutral
 from vlm.world import CLEAR, KINDS, SIDE, ask, describe, make_conversations, text_questions
 
 from hf_curriculum import curriculum_from, make_plan, make_scenes
+from hf_curriculum.files import read_sealed, write_sealed
 from hf_curriculum.scenes.vocabulary import COLOURS, NOUNS
 from hf_curriculum.studies.recipe import read_preset, study_arms
 
@@ -286,8 +287,8 @@ def test_a_study_ends_in_a_table_and_goes_on_where_it_stopped(tmp_path, monkeypa
     second = run(monkeypatch, tmp_path / "b", "--seeds", "0", "--arms", "iid", "grounding")
     assert losses(second) == losses({key: first[key] for key in second})
     killed = tmp_path / "b" / "grounding-seed0"
-    facts = json.loads((killed / "result.json").read_text())
-    (killed / "result.json").write_text(json.dumps({**facts, "status": "running", "result": {}}))
+    facts = read_sealed(killed / "result.json", "")
+    write_sealed(killed / "result.json", {**facts, "status": "running", "result": {}})
     shutil.rmtree(killed / "model")
     shutil.rmtree(killed / "checkpoint-12")
     (tmp_path / "b" / "results.json").unlink()

@@ -12,11 +12,13 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from hf_curriculum import IID, ByImage, Filter, OnlineSelection, Phases, SelfPaced, make_plan
+from hf_curriculum.files import DamagedFileError, write_sealed
 from hf_curriculum.reporting.chosen import (
     MISSING,
     Chosen,
     _at_random,
     _counts,
+    _digest_of,
     _parts,
     _quantiles,
     _read_chosen,
@@ -304,7 +306,15 @@ def test_parts_of_a_run_are_its_phases_or_quarters():
     assert named(IID(3), [1, 4]) == [("steps 2–2", [1]), ("steps 5–5", [4])]
 
 
-def test_a_record_of_other_steps_is_not_read(tmp_path):
-    (tmp_path / "chosen.json").write_text('{"since": 2, "steps": 5}')
-    assert [_read_chosen(tmp_path / "chosen.json", steps) for steps in (5, 7)] == [None, {"since": 2, "steps": 5}]
-    assert _read_chosen(tmp_path / "none.json", 7) is None
+def test_what_another_run_chose_is_not_read(tmp_path):
+    plan, other = (make_plan(IID(3), np.arange(24.0), global_batch_size=4, seed=seed) for seed in (0, 1))
+    chosen, file = {"since": 2, "steps": 5}, tmp_path / "chosen.json"
+    write_sealed(file, {"plan": _digest_of(plan.to_dict()), "chosen": chosen})
+    saved = json.loads(json.dumps(plan.to_dict()))
+    assert [_read_chosen(file, saved, steps) for steps in (5, 7)] == [None, chosen]
+    assert _read_chosen(file, other.to_dict(), 7) is None
+    assert _read_chosen(file, make_plan(IID(4), np.arange(24.0), global_batch_size=4).to_dict(), 7) is None
+    assert _read_chosen(tmp_path / "none.json", saved, 7) is None
+    file.write_text(file.read_text().replace('"since": 2', '"since": 3'))
+    with pytest.raises(DamagedFileError, match=r"chosen\.json was damaged, or changed after .*Delete it"):
+        _read_chosen(file, saved, 7)

@@ -36,6 +36,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.data.readers.archives import archive_members
 from hf_curriculum.data.readers.shards import ShardReader, expand_braces, find_shards
+from hf_curriculum.files import write_sealed
 from hf_curriculum.scored_shards import MARK, read_manifest, read_shard_scores, score_file
 from hf_curriculum.scoring import shards as scoring
 from hf_curriculum.scoring.shards import shard_status
@@ -151,14 +152,13 @@ def test_images_that_others_open_give_the_same_files(tmp_path):
 def test_the_manifest_is_read_once_for_all_shards(tmp_path, monkeypatch):
     crawl(tmp_path / "crawl", 12)
     score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
-    read, reads = scored_shards.read_json, []
-    monkeypatch.setattr(scored_shards, "read_json", lambda *given: reads.append(given) or read(*given))
+    read, reads = scored_shards.read_sealed, []
+    monkeypatch.setattr(scored_shards, "read_sealed", lambda *given: reads.append(given) or read(*given))
     before = read_manifest(tmp_path / "out")
     keys = load_scored(tmp_path / "out").select_columns(["shard", "key"])
     assert len(load_scores(keys, tmp_path / "out")) == len(keys) > 0
     assert len(reads) <= 1
-    manifest = tmp_path / "out/shards.json"
-    manifest.write_text(manifest.read_text().replace('"batch_size": 256', '"batch_size": 2567'))
+    write_sealed(tmp_path / "out/shards.json", {**before, "batch_size": 2567})
     assert read_manifest(tmp_path / "out") == {**before, "batch_size": 2567}
 
 

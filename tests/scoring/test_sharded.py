@@ -28,6 +28,7 @@ from hf_curriculum import (
     add_scores_sharded,
     read_provenance,
 )
+from hf_curriculum.files import write_sealed
 from hf_curriculum.parts import PartFolder, data_digest, launched, launched_here, wait_for_files
 from hf_curriculum.provenance import score_values
 from hf_curriculum.scoring.sharded import read_fitted, write_fitted
@@ -183,17 +184,15 @@ def test_fitted_attributes_that_json_cannot_hold(data, tmp_path):
 
 def test_fitted_attributes_that_are_damaged_or_others(tmp_path):
     write_fitted(tmp_path, {"score": 1})
-    with pytest.raises(ValueError, match=r"the attributes \['score'\]; .*needs the format 1 and \['mean_'\].*Delete"):
+    with pytest.raises(ValueError, match=r"the attributes \['score'\], and the scorer needs \['mean_'\].*Delete"):
         read_fitted(tmp_path, ("mean_",))
-    for text in ("", "[]", "{}", '{"format": 1, "attributes": {"mean_": {"exec": [1]}}}', "[" * 100_000):
+    changed = (tmp_path / "fitted.json").read_text().replace('"score": 1', '"score": 2')
+    for text in ("", "[]", "{}", '{"attributes": {"mean_": {"exec": [1]}}}', "[" * 100_000, changed):
         (tmp_path / "fitted.json").write_text(text)
-        with pytest.raises(ValueError, match=r"fitted\.json cannot be read .*Delete .* fitted again"):
+        with pytest.raises(ValueError, match=r"fitted\.json (is|was) damaged.*Delete .* fitted again"):
             read_fitted(tmp_path, ("mean_",))
-
-
-def test_fitted_attributes_of_another_format(tmp_path):
-    (tmp_path / "fitted.json").write_text('{"format": 2, "attributes": {"mean_": 1}}')
-    with pytest.raises(ValueError, match="has the format 2 and the attributes"):
+    write_sealed(tmp_path / "fitted.json", {"attributes": {"mean_": {"exec": [1]}}})
+    with pytest.raises(ValueError, match=r"fitted\.json is damaged \(KeyError: 'exec'\).*fitted again"):
         read_fitted(tmp_path, ("mean_",))
 
 
@@ -240,7 +239,7 @@ def test_a_part_that_does_not_belong_or_is_damaged(data, tmp_path):
     with pytest.raises(ValueError, match=r"part-00002-of-00006.parquet does not belong here.*'part': 2.*Delete it"):
         add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST)
     (tmp_path / "one" / name).write_bytes(good[:-10])
-    with pytest.raises(ValueError, match=r"part-00002-of-00006\.parquet cannot be read"):
+    with pytest.raises(ValueError, match=r"part-00002-of-00006\.parquet is damaged \(.*Delete it and start again"):
         add_scores_sharded(data, CaptionLength(), tmp_path / "one", **FAST)
     neighbour = (tmp_path / "one" / name).with_name("part-00001-of-00006.parquet")
     (tmp_path / "one" / name).write_bytes(neighbour.read_bytes())
@@ -260,10 +259,12 @@ def test_one_changed_byte_of_the_scores_is_noticed(tmp_path):
     parts.write(0, {"score": scores})
     np.testing.assert_array_equal(parts.read(0)["score"].to_numpy(), scores)
     content = bytearray(parts.file(0).read_bytes())
-    content[content.index(scores[2000:2002].tobytes())] ^= 1
-    parts.file(0).write_bytes(content)
-    with pytest.raises(ValueError, match=r"part-00000-of-00001\.parquet cannot be read"):
-        parts.read(0)
+    for place in (content.index(scores[2000:2002].tobytes()), *range(len(content) - 900, len(content), 7)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        parts.file(0).write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"part-00000-of-00001\.parquet (is damaged \(|was damaged, or changed)"):
+            parts.read(0)
 
 
 def test_a_process_that_does_not_come_is_named(data, tmp_path, monkeypatch):
@@ -385,7 +386,9 @@ def test_an_array_in_unequal_steps_gives_no_rank(wrong, alone, monkeypatch):
 
 def test_the_first_process_writes_the_manifest(tmp_path, monkeypatch):
     PartFolder(tmp_path, {"scorer": "a"}, 4, 2)
-    assert json.loads((tmp_path / "run.json").read_text()) == {"scorer": "a", "rows": 4, "rows_per_part": 2}
+    facts = json.loads((tmp_path / "run.json").read_text())
+    assert facts.pop("seal")
+    assert facts == {"scorer": "a", "rows": 4, "rows_per_part": 2}
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
     with pytest.raises(ValueError, match=r"scorer was 'a' and is 'b', version was None and is 3"):
         PartFolder(tmp_path, {"scorer": "b", "version": 3}, 4, 2)

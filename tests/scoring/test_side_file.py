@@ -20,6 +20,7 @@ from hf_curriculum import (
     save_scores,
 )
 from hf_curriculum.provenance import score_values
+from tests.helpers.failing_files import failing_files, interrupted
 
 
 @pytest.fixture
@@ -103,34 +104,71 @@ def test_damaged_and_other_files(bare, scored, tmp_path):
     file = tmp_path / "s.parquet"
     with pytest.raises(FileNotFoundError, match="`save_scores` writes such a file"):
         load_scores(bare, file)
-    file.write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(ValueError, match="cannot be read as Parquet"):
-        load_scores(bare, file)
+    for content in (b"", b"PAR1 and nothing else"):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"s\.parquet is damaged \(.*Save the scores again"):
+            load_scores(bare, file)
     scored.remove_columns("pixels").to_parquet(str(file))
-    with pytest.raises(ValueError, match="not a side file of scores in format 1"):
+    with pytest.raises(ValueError, match=r"has no digest of itself.*other programs are joined with `add_scores_from`"):
         load_scores(bare, file)
     save_scores(scored, file)
     table = pq.read_table(file)
     pq.write_table(table.slice(0, 30), file)
-    with pytest.raises(ValueError, match="it had 60 rows, and has 30"):
+    with pytest.raises(ValueError, match="has no digest of itself"):
         load_scores(bare, file)
     about = json.loads(table.schema.metadata[b"hf_curriculum_scores"])
-    assert about == {
-        "format": 1,
-        "key": ["image_id", "caption"],
-        "rows": 60,
-        "scores": ["caption_length", "noun_count"],
-    }
+    assert about == {"key": ["image_id", "caption"], "scores": ["caption_length", "noun_count"]}
 
 
-def test_a_flipped_bit_is_noticed(bare, tmp_path):
-    data = Dataset.from_dict({"image_id": [str(i) for i in range(500)], "caption": ["w " * i for i in range(1, 501)]})
-    file = save_scores(add_scores(data, CaptionLength()), tmp_path / "s.parquet", key="image_id")
-    content = bytearray(file.read_bytes())
-    content[200] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match="cannot be read as Parquet"):
-        load_scores(data, file)
+def test_any_changed_byte_is_noticed(bare, scored, tmp_path):
+    file = save_scores(scored, tmp_path / "s.parquet")
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"s\.parquet (is damaged \(|was damaged, or changed)"):
+            load_scores(bare, file)
+    for length in range(0, len(whole), 97):
+        file.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"s\.parquet (is damaged \(|was damaged, or changed)"):
+            load_scores(bare, file)
+    file.write_bytes(whole)
+    np.testing.assert_array_equal(load_scores(bare, file)["noun_count"][:], scored["noun_count"][:])
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"s\.parquet is damaged \(.*a table with a row per key"):
+        add_scores_from(bare, file, on="image_id")
+
+
+def test_a_side_file_is_the_old_one_or_the_new_one(bare, scored, tmp_path):
+    other, file = add_scores(bare, CaptionLength("regex")), tmp_path / "s.parquet"
+    before = [None, save_scores(other, file).read_bytes()]
+    with failing_files() as done:
+        save_scores(scored, file)
+    new = file.read_bytes()
+    for former in before:
+        for end in (False, True):
+            for at in range(len(done)):
+                file.unlink()
+                if former is not None:
+                    file.write_bytes(former)
+                interrupted(lambda: save_scores(scored, file), at, end)
+                assert (file.read_bytes() if file.exists() else None) in (former, new)
+                save_scores(scored, file)
+                assert file.read_bytes() == new
+                assert list(tmp_path.iterdir()) == [file]
+    assert len(done) > 4
+
+
+def test_a_full_disk_is_told_with_the_file(scored, tmp_path):
+    with failing_files(at=1), pytest.raises(OSError, match=r"No space left.*nothing was replaced.*s\.parquet"):
+        save_scores(scored, tmp_path / "s.parquet")
+
+
+def test_a_link_that_the_user_names_is_followed(scored, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "s.parquet").symlink_to("disk/real.parquet")
+    save_scores(scored, tmp_path / "s.parquet")
+    assert (tmp_path / "s.parquet").is_symlink()
+    assert pq.read_metadata(tmp_path / "disk" / "real.parquet").num_rows == 60
 
 
 def test_keys_of_another_type(scored, bare, tmp_path):

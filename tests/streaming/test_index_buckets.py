@@ -11,6 +11,7 @@ from datasets import Dataset, Features, Image, Value
 from hf_curriculum import IID, BucketedStream, Phases, index_buckets
 from hf_curriculum.provenance import ScoreProvenance
 from hf_curriculum.streaming.index import verify_bucketed
+from hf_curriculum.streaming.shards import footer_digest
 
 
 def table(scores, **columns) -> pa.Table:
@@ -53,6 +54,19 @@ def test_one_written_by_pyarrow_s_partitions_with_images_and_provenance(tmp_path
     assert (index.easy, index.sizes) == ("high", (10, 10, 10, 10))
     stream = BucketedStream(tmp_path, Phases(4), global_batch_size=4, decode=False)
     assert next(iter(stream))["image"]["bytes"] == b"x"
+
+
+@pytest.mark.parametrize("easy", ["low", "high"])
+def test_buckets_may_share_a_score(tmp_path, easy):
+    buckets = [[[1, 2, 3, 3]], [[3, 3, 4]], [[4]]]
+    write(tmp_path, buckets if easy == "low" else buckets[::-1])
+    index = index_buckets(tmp_path, score_column="s", easy=easy)
+    assert index.sizes == ((4, 3, 1) if easy == "low" else (1, 3, 4))
+    assert (index.cut, index.thresholds) == ("rank", (3, 4) if easy == "low" else (4, 3))
+    assert [shard.footer for bucket in index.buckets for shard in bucket.shards] == [
+        footer_digest(tmp_path / shard.file) for bucket in index.buckets for shard in bucket.shards
+    ]
+    assert len(list(BucketedStream(tmp_path, IID(epochs=1), columns=["s"]))) == 8
 
 
 def test_rows_without_a_score_are_in_the_last_bucket(tmp_path):

@@ -12,8 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bucketed_run
@@ -29,6 +31,7 @@ from PIL import Image as PILImage
 from torch.utils.data import DataLoader
 
 from hf_curriculum import BucketedStream, Phases, remote, save_bucketed
+from hf_curriculum.data.readers.shards import find_shards
 from hf_curriculum.streaming import cache
 from hf_curriculum.streaming.cache import ShardCache
 from hf_curriculum.streaming.index import verify_bucketed
@@ -294,7 +297,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     where = stream(cache=tmp_path)._cache.folder / "bucket_0"
     where.mkdir(parents=True)
     for name in ("dead", "living"):
-        (where / f".{name}.parquet.0a1b2c3d.part").write_bytes(b"half")
+        (where / f".01234567-1-0a1b2c3d.{name}.parquet").write_bytes(b"half")  # of another machine
         (where / f".{name}.parquet.lock").touch()
     program = (
         "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
@@ -306,7 +309,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
         stream(cache=tmp_path)
         left = sorted(path.name for path in where.iterdir())
         living.communicate(b"\n")
-    assert left == [".living.parquet.0a1b2c3d.part", ".living.parquet.lock"]
+    assert left == [".01234567-1-0a1b2c3d.living.parquet", ".living.parquet.lock"]
 
 
 def test_a_shard_in_the_cache_of_another_size_is_fetched_again(folder, memory, tmp_path):
@@ -315,6 +318,109 @@ def test_a_shard_in_the_cache_of_another_size_is_fetched_again(folder, memory, t
     path.write_bytes(path.read_bytes()[:9])
     assert list(stream(cache=tmp_path)) == list(stream(folder))
     assert (memory[name], memory.total()) == (2, len(kept_in(tmp_path)) + 1)
+
+
+def test_a_shard_that_was_damaged_in_the_cache_is_fetched_again(folder, memory, tmp_path, caplog):
+    list(stream(cache=tmp_path))
+    name, path = next(iter(kept_in(tmp_path).items()))
+    path.write_bytes(flipped(path.read_bytes()))
+    assert list(stream(cache=tmp_path)) == list(stream(folder))
+    assert (memory[name], memory.total()) == (2, len(kept_in(tmp_path)) + 1)
+    assert f"It is fetched again: {path} holds something else than was written" in caplog.text
+    path.write_bytes(flipped(path.read_bytes()))
+    assert list(stream(cache=tmp_path, columns=["id"])) == [{"id": row["id"]} for row in stream(folder)]
+    path.write_bytes(path.read_bytes()[:-20] + bytes(12) + path.read_bytes()[-8:])  # the footer's end
+    assert list(stream(cache=tmp_path, columns=["id"])) == [{"id": row["id"]} for row in stream(folder)]
+    assert memory[name] == 3
+
+
+def test_links_in_a_cache_are_refused(memory, tmp_path):
+    there = stream(cache=tmp_path / "cache")._cache.folder
+    (tmp_path / "mine").mkdir()
+    for link in (there, there / "bucket_0"):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(tmp_path / "mine")
+        with pytest.raises(ValueError, match=f"{link.name} is a link to .*mine"):
+            list(stream(cache=tmp_path / "cache"))
+        link.unlink()
+    assert not any(file.is_file() for file in (tmp_path / "mine").rglob("*"))
+
+
+def test_threads_and_processes_fetch_a_shard_once(memory, tmp_path):
+    cached = stream(cache=tmp_path)._cache
+    shard = stream(cache=tmp_path).index.buckets[0].shards[0]
+    with ThreadPoolExecutor(8) as pool:
+        files = set(pool.map(lambda _: cached.fetch(shard), range(16)))
+    assert files == {cached.folder / shard.file}
+    assert memory == {shard.file: 1}
+
+
+# ---- Temporary folders ----
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
+
+
+def test_scratch_folders_of_killed_processes_are_removed_and_those_of_living_ones_are_not(scratch):
+    program = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from hf_curriculum.remote import scratch_folder
+with scratch_folder() as folder:
+    (folder / "00003.tar").write_bytes(b"half")
+    print(folder, flush=True)
+    input()
+"""
+    command = [sys.executable, "-c", program, str(scratch)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as killed, subprocess.Popen(command, **pipes) as living:
+        folders = [Path(each.stdout.readline().strip()) for each in (killed, living)]
+        (scratch / "hf_curriculum-shard-0.lock").touch()  # of one that was killed before it made its folder
+        (scratch / "other").mkdir()
+        killed.kill()
+        killed.wait()
+        assert all((folder / "00003.tar").is_file() for folder in folders)
+        with remote.scratch_folder() as mine:
+            left = {mine.name, f"{mine.name}.lock", folders[1].name, f"{folders[1].name}.lock", "other"}
+            assert {path.name for path in scratch.iterdir()} == left
+            assert mine.stat().st_mode & 0o777 == 0o700
+        assert (folders[1] / "00003.tar").read_bytes() == b"half"
+        living.communicate("\n")
+    assert [path.name for path in scratch.iterdir()] == ["other"]
+
+
+def test_a_link_among_scratch_folders_leads_nobody_astray(scratch, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("mine")
+    (scratch / "hf_curriculum-shard-1").symlink_to(tmp_path / "mine")
+    (scratch / "hf_curriculum-shard-2.lock").symlink_to(tmp_path / "mine/thesis.txt")
+    with remote.scratch_folder() as folder:
+        assert folder.parent == scratch
+    assert (tmp_path / "mine/thesis.txt").read_text() == "mine"
+
+
+def test_shards_of_a_crawl_and_verified_ones_are_fetched_into_scratch_folders(memory, scratch, monkeypatch):
+    seen = []
+    download = remote.RemoteFolder.download
+    monkeypatch.setattr(
+        remote.RemoteFolder,
+        "download",
+        lambda self, name, size, checksum, target: (
+            seen.append(target.parent) or download(self, name, size, checksum, target)
+        ),
+    )
+    (shard,) = find_shards(f"{ADDRESS}/bucket_0/00000-of-00006.parquet")
+    with shard.local() as path:
+        assert path.name == "00000-of-00006.parquet"
+        assert path.is_file()
+    verify_bucketed(ADDRESS)
+    assert len(seen) == 25
+    assert {folder.parent for folder in seen} == {scratch}
+    assert not list(scratch.iterdir())
 
 
 def test_an_index_that_does_not_fit_is_refused(folder, memory, tmp_path, monkeypatch):
@@ -342,7 +448,6 @@ def test_an_index_that_does_not_fit_is_refused(folder, memory, tmp_path, monkeyp
     index = BucketedStream(folder).index
     shards = index.buckets[0].shards
     object.__setattr__(shards[0], "file", "../../outside.parquet")
-    vars(index).pop("digest")  # of the content as it was
     index.write(tmp_path)
     files.put(str(tmp_path / "buckets.json"), "/data/buckets/buckets.json")
     with pytest.raises(ValueError, match=r"buckets\.json names files outside of memory://data/buckets"):
@@ -417,12 +522,12 @@ def test_half_a_shard_of_a_killed_process_harms_nobody(folder, proxy, tmp_path, 
     proxy.faults = ("stalled",)
     reader = multiprocessing.get_context("fork").Process(target=list, args=(far,))
     reader.start()
-    while not list(tmp_path.rglob(".*.part")):
+    while not list(tmp_path.rglob(".*-*.parquet")):
         assert reader.is_alive()
         time.sleep(0.01)
     reader.kill()
     reader.join()
-    assert list(tmp_path.rglob(".*.part"))
+    assert list(tmp_path.rglob(".*-*.parquet"))
     proxy.faults = ("",)
     monkeypatch.setattr(cache, "_cleaned", set())
     assert list(stream("s3://bucket/buckets", cache=tmp_path)) == list(stream(folder))

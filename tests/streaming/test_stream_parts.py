@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_every_shard_that_is_opened_is_closed(tmp_path, format, monkeypatch):
     assert len(closed) == stream.opened.total() > 0
     closed.clear()
     with pytest.raises(ValueError, match=r"holds \d+ examples, but the index says 99"):
-        stream._reader().open(SimpleNamespace(file=stream.index.buckets[0].shards[0].file, rows=99))
+        stream._reader().open(replace(stream.index.buckets[0].shards[0], rows=99))
     assert len(closed) == 1
 
 

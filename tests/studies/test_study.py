@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import pickle
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,10 +19,11 @@ from PIL import Image
 from transformers import TrainerControl, TrainerState
 
 from hf_curriculum import StopWhenDiverged, Study, summarise
+from hf_curriculum.files import DamagedFileError, read_sealed, verify_together
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.studies.statistics import Interval, mean_interval, paired_test
-from hf_curriculum.studies.study import _raised, grid_arms, settings_key, short
+from hf_curriculum.studies.study import _raised, grid_arms, settings_key, short, verify_study
 from hf_curriculum.studies.tables import _p_text, interval_text
 from hf_curriculum.training.callbacks import Diverged
 
@@ -125,7 +127,82 @@ class TestRunning:
         run = study(tmp_path, Function(), seeds=[0]).runs[0]
         facts = {"key": run.key, "arm": "control", "seed": 0, "status": "finished", "step": None, "error": None}
         facts |= {"result": {"eval_loss": 10.0}, "settings": {"rate": 1.0}}
-        assert (run.folder / "result.json").read_text() == json.dumps(facts, indent=1)
+        assert read_sealed(run.folder / "result.json", "") == facts
+
+    def test_a_damaged_result_is_refused(self, tmp_path):
+        file = study(tmp_path, Function(), seeds=[0]).runs[0].folder / "result.json"
+        whole = file.read_text()
+        for damaged in (whole.replace("10.0", "90.0"), whole.replace("finished", "diverged"), whole[:-9], "{}"):
+            file.write_text(damaged)
+            with pytest.raises(DamagedFileError, match=r"control-seed0/result\.json (was|is) damaged.*Delete it"):
+                Study(Function(), ARMS, [0], tmp_path)
+        file.unlink()
+        assert study(tmp_path, Function(), seeds=[0]).runs[0].result == {"eval_loss": 10.0}
+
+    @pytest.mark.parametrize("other", ["faster-seed0", "control-seed1"])
+    def test_exchanged_results_are_refused(self, tmp_path, other):
+        study(tmp_path, Function(), arms={**ARMS, "again": ARMS["faster"]})
+        first, second = tmp_path / "control-seed0" / "result.json", tmp_path / other / "result.json"
+        contents = first.read_bytes(), second.read_bytes()
+        first.write_bytes(contents[1])
+        second.write_bytes(contents[0])
+        for read in (lambda: Study(Function(), ARMS, [0, 1], tmp_path), lambda: verify_study(tmp_path)):
+            with pytest.raises(
+                DamagedFileError, match=r"is the result of the arm .* results were exchanged or copied"
+            ):
+                read()
+
+    def test_a_study_is_verified(self, tmp_path):
+        made = study(tmp_path, Function(), arms={**ARMS, "an arm / of words": ARMS["faster"]})
+        study(tmp_path, Function(), arms={"control": {"rate": 5.0}}, seeds=[0])  # in a folder with its key
+        files = summarise(made.runs, ["eval_loss"]).write(tmp_path)
+        assert verify_study(tmp_path) == 7
+        for file in (*files.values(), *tmp_path.glob("*/result.json")):
+            content = file.read_bytes()
+            file.write_bytes(content.replace(b"0", b"1", 1) if b"0" in content else content[:-1])
+            with pytest.raises(DamagedFileError, match=file.name):
+                verify_study(tmp_path)
+            file.write_bytes(content)
+        files["csv"].unlink()
+        with pytest.raises(FileNotFoundError, match=r"study\.csv"):
+            verify_study(tmp_path)
+
+    def test_the_result_of_an_arm_with_equal_settings_is_another_result(self, tmp_path):
+        study(tmp_path, Function(), arms={"a": {"rate": 1.0}, "b": {"rate": 1.0}}, seeds=[0])
+        shutil.copy(tmp_path / "a-seed0" / "result.json", tmp_path / "b-seed0" / "result.json")
+        with pytest.raises(
+            DamagedFileError, match="the result of the arm 'a' with seed 0, and its folder is that of 'b'"
+        ):
+            Study(Function(), {"b": {"rate": 1.0}}, [0], tmp_path)
+
+    def test_the_result_of_other_settings_of_an_arm_is_another_result(self, tmp_path):
+        study(tmp_path, Function(), seeds=[0])
+        changed = study(tmp_path, Function(), arms={"control": {"rate": 5.0}}, seeds=[0]).runs[0]
+        shutil.copy(tmp_path / "control-seed0" / "result.json", changed.folder)
+        with pytest.raises(DamagedFileError, match=r"result\.json is the result of other settings"):
+            Study(Function(), {"control": {"rate": 5.0}}, [0], tmp_path)
+
+    def test_two_studies_of_other_settings_that_are_made_at_once_have_folders_of_their_own(self, tmp_path):
+        functions = Function(), Function()
+        studies = [Study(function, {"a": {"rate": n + 1.0}}, [0], tmp_path) for n, function in enumerate(functions)]
+        results = [made.run()[0] for made in studies]
+        assert [(run.folder.name, run.result) for run in results] == [
+            ("a-seed0", {"eval_loss": 10.0}),
+            (f"a-seed0-{results[1].key}", {"eval_loss": 5.0}),
+        ]
+        assert [Study(Function(), {"a": {"rate": n + 1.0}}, [0], tmp_path).num_waiting for n in range(2)] == [0, 0]
+
+    def test_a_link_in_place_of_a_run_is_refused_and_one_of_the_user_is_followed(self, tmp_path):
+        (tmp_path / "scratch").mkdir()
+        (tmp_path / "out").symlink_to(tmp_path / "scratch")
+        study(tmp_path / "out", Function(), seeds=[0])
+        assert (tmp_path / "scratch" / "control-seed0" / "result.json").is_file()
+        made = Study(Function(), ARMS, [1], tmp_path / "out")
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "scratch" / "control-seed1").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(ValueError, match="control-seed1 is a link to"):
+            made.run()
+        assert not [*(tmp_path / "elsewhere").iterdir()]
 
     def test_what_is_logged(self, tmp_path, caplog):
         caplog.set_level("INFO", logger="hf_curriculum.studies.study")
@@ -467,7 +544,9 @@ class TestTable:
             files = table.write(tmp_path / "new" / "folder")
         names = ("study.md", "study.csv", "study.json", "study_eval_loss.png", "study_eval_loss_dark.png")
         assert sorted(file.name for file in (tmp_path / "new" / "folder").iterdir()) == sorted(names)
-        assert files["json"].read_text() == json.dumps(table.to_dict(), indent=1) + "\n"
+        facts = verify_together(files["json"], "")
+        assert facts.pop("files").keys() == {*names} - {"study.json"}
+        assert facts == table.to_dict()
         lines = [",".join("" if cell is None else str(cell) for cell in row) for row in cells]
         assert files["csv"].read_bytes().decode() == "\n".join([",".join(control.cells()), *lines, ""])
         facts = table.to_dict()

@@ -32,8 +32,16 @@ from detection_task import shapes_collator, shapes_data, shapes_model
 from labelled import NAMES, labelled, tiny_resnet
 from launching import fork
 from naive_cider import NaiveCider
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerState, set_seed
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    TrainerState,
+    set_seed,
+)
 
 from hf_curriculum import (
     Amendment,
@@ -47,6 +55,7 @@ from hf_curriculum import (
     make_scenes,
     save_bucketed,
     train_wordpiece,
+    with_curriculum,
 )
 from hf_curriculum.data.collators import Augment
 from hf_curriculum.data.grouping import one_row_per_image
@@ -66,12 +75,13 @@ from hf_curriculum.tasks.captioning import (
     UpDownForCausalLM,
 )
 from hf_curriculum.tasks.long_tail import LDAM, CLIPClassifier, LabelCollator, PromptCollator, class_counts
+from hf_curriculum.training import trainer as trainer_module
 from hf_curriculum.training.checkpoints import last_complete_checkpoint
 
 LOGGED = ("loss", "eval_loss", "step", "reward", "eval_images_cider", "eval_pairs_loss", "learning_rate")
 CAPTIONERS = ("transformer", "updown", "aoanet")
 CLASSIFIERS = ("resnet", "flyp")
-WITHOUT_SCENES = ("rows", "norm", "buckets", "detector", "aligner", *CLASSIFIERS)
+WITHOUT_SCENES = ("rows", "norm", "buckets", "detector", "aligner", "sft", *CLASSIFIERS)
 NUM_ROWS = 90
 WIDTH = 6
 
@@ -173,6 +183,39 @@ class RecordedPairs(Recorded, ContrastiveTrainer):
 
 
 @cache
+def recorded_dialogues() -> type[Recorded]:
+    """Likewise, of TRL, whose import takes seconds that other runs are spared."""
+    from trl import SFTTrainer
+
+    return type("RecordedDialogues", (Recorded, with_curriculum(SFTTrainer)), {})
+
+
+def dialogues() -> dict:
+    """A language model with dropout, on two turns of words; a third of them have a word more."""
+    words, template = [f"w{number}" for number in range(20)], "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[EOS]", *words])}
+    splitter = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    splitter.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[EOS]"}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=splitter, model_max_length=32, chat_template=template, **special
+    )
+    turns = [
+        [
+            {"role": "user", "content": " ".join(words[row % 7 : row % 7 + 2 + row % 3])},
+            {"role": "assistant", "content": " ".join(words[row % 11 : row % 11 + 4])},
+        ]
+        for row in range(NUM_ROWS)
+    ]
+    data = add_columns(
+        Dataset.from_dict({"messages": turns, "difficulty": [row % 9 * 1.0 for row in range(NUM_ROWS)]})
+    )
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(vocabulary), attention_dropout=0.2, **sizes))
+    return {"model": model, "train_dataset": data, "processing_class": tokenizer}
+
+
+@cache
 def scenes_and_tokenizer() -> tuple[Dataset, PreTrainedTokenizerFast]:
     """Images with a column `difficulty` of their own, and a tokenizer of their captions."""
     scenes = make_scenes(110, image_size=32, validation=0.1, test=0.0)["train"]
@@ -231,6 +274,9 @@ def make_task(job: dict) -> dict:
         }
     if job["task"] in CLASSIFIERS:
         return make_classifier(job)
+    if job["task"] == "sft":
+        parts = dialogues()
+        return {**parts, "eval_dataset": held_out(job, parts["train_dataset"], 20)}
     if job["task"] == "detector":
         data = shapes_data(NUM_ROWS)
         model, still = shapes_model(dropout=job.get("dropout", 0.2)), held_out(job, data, 10)
@@ -330,6 +376,8 @@ def train(job: dict) -> None:
         trainer_class = RecordedSamples
     if job["task"] == "aligner":
         trainer_class = RecordedPairs
+    if job["task"] == "sft":
+        trainer_class = recorded_dialogues()
     args = trainer_class.args_class(
         job["out"],
         curriculum=rule,
@@ -345,6 +393,7 @@ def train(job: dict) -> None:
         dataloader_pin_memory=False,
         ddp_backend="gloo" if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None,
         remove_unused_columns=False,
+        bf16=False,
         **settings,
     )
     trainer = trainer_class(args=args, **make_task(job))
@@ -363,6 +412,14 @@ def train(job: dict) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         TrainerState.save_to_json = cut
+    if job.get("kill_in_save", [None])[-1] == "before_record":
+        record = trainer_module.write_curriculum
+
+        def die(*args, **facts):
+            trainer._die_in_save("before_record")
+            record(*args, **facts)
+
+        trainer_module.write_curriculum = die
     if job.get("kill_after") is not None:
         # Whatever the process is doing then, it ends without another line of Python.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from hf_curriculum import IID, Amendment, BabySteps, OnlineSelection, Phases, save_bucketed
 from hf_curriculum.training.amendment import AMENDMENTS_FILE
-from hf_curriculum.training.checkpoints import read_curriculum
+from hf_curriculum.training.checkpoints import read_amendments, read_curriculum
 
 EASY = {"easy": "low"}
 SAVED = {"save_strategy": "steps", "save_steps": 2, "audit_draws": True}
@@ -95,6 +95,16 @@ def test_it_is_said_in_the_log_the_plan_the_card_and_the_report(amended, tmp_pat
     assert "amended after step 8" in Path(page).read_text()
 
 
+def test_a_log_entry_that_spans_it_is_of_the_steps_after_it(make_trainer, harder, tmp_path):
+    """The plan of the rest of the run does not know what was drawn before."""
+    make_trainer(FIRST, logging_steps=5, **SAVED).train()
+    other = make_trainer(FIRST, logging_steps=5, **SAVED)
+    other.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-8"), amend=Amendment(OTHER, harder))
+    rows = drawn(tmp_path / "out")
+    means = dict(logged(other, "curriculum/score_mean"))
+    assert means[10] == pytest.approx(np.mean([harder["difficulty"][row] for step in (8, 9) for row in rows[step]]))
+
+
 def test_examples_are_counted_through(amended):
     _, other, _ = amended
     assert dict(logged(other, "examples")) == {step: 4 * step for step in range(1, 25)}
@@ -169,6 +179,22 @@ def test_checkpoints_of_the_run_before_are_passed_over(make_trainer, tmp_path, c
     other = make_trainer(FIRST, output_dir=str(tmp_path / "other"), **SAVED)
     other.train(resume_from_checkpoint=str(tmp_path / "other" / "checkpoint-8"), amend=Amendment(OTHER))
     assert same_weights(again, other)
+
+
+def test_of_two_amendments_of_one_checkpoint_the_later_is_repeated(make_trainer, tmp_path):
+    """Each is killed before its first checkpoint, and the user has thought better of the first."""
+    make_trainer(FIRST, **SAVED).train()
+    for step in range(10, 25, 2):
+        shutil.rmtree(tmp_path / "out" / f"checkpoint-{step}")
+    for rule in (OTHER, IID(**EASY)):
+        run = make_trainer(FIRST, trainer={"callbacks": [KillAt(9)]}, **SAVED)
+        with pytest.raises(Killed):
+            run.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-8"), amend=Amendment(rule))
+    again = make_trainer(FIRST, trainer={"callbacks": [KillAt(9)]}, **SAVED)
+    with pytest.raises(Killed):
+        again.train(resume_from_checkpoint=True)
+    assert again.curriculum == IID(**EASY)
+    assert len(read_amendments(tmp_path / "out")) == 1
 
 
 def test_other_data_is_asked_for_again(amended, make_trainer, tmp_path):

@@ -180,8 +180,8 @@ def test_the_last_checkpoint_on_the_hub_has_its_step_in_its_state(hub):
 
 def test_checkpoints_on_the_hub_that_cannot_be_resumed(hub):
     repo, _ = hub
-    (repo / "checkpoint-9" / "trainer_state.json").write_text("{")
-    with pytest.raises(ValueError, match=r"The checkpoint .*checkpoint-9 is incomplete"):
+    (repo / "checkpoint-9" / "curriculum.json").unlink()
+    with pytest.raises(ValueError, match=r"checkpoint-9 has no curriculum\.json, .* or its run ended while it was"):
         checkpoint_from_hub("me/model")
     shutil.rmtree(repo)
     with pytest.raises(ValueError, match=r"me/model holds no checkpoint at c0ffee4, so no run can be resumed"):
@@ -199,6 +199,7 @@ def test_all_processes_resume_from_the_commit_that_the_first_found(make_trainer,
 
     monkeypatch.setattr(publishing, "checkpoint_from_hub", download)
     monkeypatch.setattr(publishing, "broadcast_object_list", lambda found: found)
+    monkeypatch.setattr(publishing, "whole_checkpoint", lambda args, folder: folder)
     assert trainer.local_checkpoint("me/model@main") == str(tmp_path / "moved" / "last-checkpoint")
     assert asked == [("me/model", {"revision": "main", "token": TOKEN})]
     monkeypatch.setattr(publishing, "broadcast_object_list", lambda found: ["first"])

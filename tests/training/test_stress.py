@@ -1,9 +1,9 @@
 """Many kills at random places, over all curricula: `pytest -m stress`, an hour or two; no run may diverge.
 
 `HF_CURRICULUM_STRESS_KILLS` says how many (100), `HF_CURRICULUM_STRESS_SEED` which (0). A run is killed up to three
-times, at a step, inside a save, while the trainer's state is written, or after some time whatever it is doing, as a
-whole or one process before the other, and resumed after each. What it has seen, logged, decided and become is compared
-with a run that was never killed.
+times, at a step, inside a save, while the trainer's state is written, before files are recorded, or after some time
+whatever it is doing, as a whole or one process before the other, and resumed after each. What it has seen, logged,
+decided and become is compared with a run that was never killed.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ CHOOSING = {
 }
 """As long as the others, so that kills meet them."""
 OTHER_TRAINERS = {
+    "sft": PHASES,
     "buckets": PHASES,
     "buckets_filter": FILTERED,
     "aligner": NODES,
@@ -66,7 +67,7 @@ CURRICULA = {
 }
 """By type, or by batches: the cases of `test_crash.py`, and of the other curricula those of `curriculum_cases.py`."""
 LEVELS = ("adaptive_guidance", *(name for name, case in CASES.items() if case.score == "level"))
-PLACES = ("step", "step", "save", "state", "time")
+PLACES = ("step", "step", "save", "state", "record", "time")
 Cell = tuple[int, int, int, str, str]
 
 
@@ -118,9 +119,8 @@ def draw_kills(chance: random.Random, steps: int, processes: int) -> list[dict]:
             kills.append({"kill_at": after, **rank})
         elif saves:
             after = chance.choice(saves)
-            kills.append(
-                {"kill_in_save": [after, "before_optimizer"], **rank} if place == "save" else {"cut_state": after}
-            )
+            states = {"state": {"cut_state": after}, "record": {"kill_in_save": [after, "before_record"]}}
+            kills.append(states.get(place, {"kill_in_save": [after, "before_optimizer"], **rank}))
     return kills
 
 
@@ -219,6 +219,7 @@ def draw_amended(chance: random.Random, common: dict, root: Path) -> list[dict]:
             [
                 {"kill_at": chance.randint(start + 1, stop - 1)},
                 {"kill_in_save": [start + 4, "before_optimizer"]},
+                {"kill_in_save": [start + 4, "before_record"]},
                 {"cut_state": start + 4},
                 {"kill_after": round(chance.uniform(0.05, 1.0), 3)},
             ]

@@ -29,7 +29,7 @@ from hf_curriculum.data.readers.boxes import Annotated, Objects, Size, fit_objec
 from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.readers.tables import FILE_NAME, Reject, shared_scalars
-from hf_curriculum.data.text import open_text
+from hf_curriculum.data.text import read_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -343,8 +343,7 @@ def _join(path: Path, annotated: Sequence[Annotated], keys: Mapping[_Key, None],
 def read_instances(path: Path, left_out: LeftOut) -> dict[str, Annotated]:
     """Image id → what COCO's instances say of it; without a name where the file does not list the image."""
     try:
-        with open_text(path) as file:
-            content = parse_json(file.read())
+        content = parse_json(read_text(path))
         categories, annotations = content.get("categories") or [], content["annotations"]
         labels = _class_names(path, categories, bool(annotations))
         images = {
@@ -447,8 +446,8 @@ def class_names(path: str | Path) -> list[str]:
         >>> class_names("instances_val2017.json")[:2]  # doctest: +SKIP
         ['person', 'bicycle']
     """
-    with open_text(Path(path)) as file:
-        return list(_class_names(Path(path), parse_json(file.read()).get("categories") or [], needed=True).values())
+    content = parse_json(read_text(Path(path)))
+    return list(_class_names(Path(path), content.get("categories") or [], needed=True).values())
 
 
 def _read_voc(folder: Path, left_out: LeftOut) -> list[Annotated]:

@@ -15,6 +15,7 @@ from datasets import Dataset, Image
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.data.identity import ids_of_files, match_names
 from hf_curriculum.data.images import image_frame
+from hf_curriculum.data.limits import validate_columns
 from hf_curriculum.data.readers.coco import OBJECTS, is_coco, is_karpathy, read_coco, read_karpathy
 from hf_curriculum.data.readers.columns import downloaded
 from hf_curriculum.data.readers.folder import (
@@ -49,7 +50,7 @@ from hf_curriculum.data.readers.tables import (
 )
 from hf_curriculum.data.readers.url_lists import download_images, is_address
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, validate_unused
-from hf_curriculum.data.text import ending, open_text
+from hf_curriculum.data.text import ending, read_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -129,6 +130,7 @@ def _parse(path: Path, request: Request) -> dict[str, dict[str, Any]]:
         head = f"has the header {records.header} and " if records.header else "holds "
         raise ValueError(f"{path} {head}no row that can be read. Look at the file. {rejected}".rstrip())
     found = dict.fromkeys(chain.from_iterable(rows))
+    validate_columns(len(found), path)
     fields = table_fields(found, columns, text_alone=request.images is False) if rows else None
     if fields is None:
         raise _unrecognised(path, request, list(found) if rows or content == [] else content)
@@ -205,8 +207,7 @@ def _texts_beside_images(folder: Path, request: Request) -> Records:
             continue
         if not request.allow_outside:
             validate_inside([str(text)], [folder], folder)
-        with open_text(text) as file:
-            caption = file.read().strip()
+        caption = read_text(text).strip()
         if re.fullmatch(r"[\d.\s-]+", caption):
             raise ValueError(
                 f"{text} holds numbers, {caption[:40]!r}, as YOLO's boxes do, and a caption is needed. Move such "

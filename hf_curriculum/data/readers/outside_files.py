@@ -14,10 +14,11 @@ from datasets import Dataset, DatasetDict, Features, LargeList, List, load_from_
 from yaml import YAMLError
 
 from hf_curriculum.config import read_yaml
+from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.files import read_json, reading
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_HEADER = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:[\r\n]|$)")  # as `huggingface_hub` finds it
+_HEADER = re.compile(r"\s*---(?:\r\n|\r|\n)([\S\s]*?)(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)")  # of `huggingface_hub`
 _REMEDY = "Copy or write the folder again."
 
 
@@ -35,9 +36,10 @@ def local_path(path: Any) -> Any:
 
 def named_files(dataset: Dataset, columns: Iterable[str] | None = None) -> Iterator[str]:
     """The files and addresses that rows name in place of holding the bytes, in lists and records too."""
-    chosen = [name for name in (columns or dataset.features) if holds_files(dataset.features[name])]
+    features = dataset.features  # each access copies all of them
+    chosen = [name for name in (columns or features) if holds_files(features[name])]
     for batch in dataset.select_columns(chosen).with_format("arrow").iter(10_000) if chosen else ():
-        yield from files_in(batch, dataset.features)
+        yield from files_in(batch, features)
 
 
 def files_in(table: pa.Table, features: Features) -> Iterator[str]:
@@ -84,6 +86,7 @@ def load_saved(path: str | Path, *, allow_outside: bool = False) -> Dataset | Da
     path = local_path(path)
     if not allow_outside:
         validate_folder(path)
+    validate_tables(Path(path).rglob("*.arrow"))
     try:
         loaded = load_from_disk(str(path))
         parts = list(loaded.values()) if isinstance(loaded, DatasetDict) else [loaded]

@@ -19,7 +19,7 @@ from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.img2dataset import Downloads, log_downloads
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.webdataset import URL, refuse
-from hf_curriculum.data.text import cached_arrow, ending, open_text
+from hf_curriculum.data.text import cached_arrow, ending, open_text, read_text
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -85,8 +85,7 @@ def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
 def _rows(file: Path) -> list[tuple[str | None, ...]]:
     """The annotations of a file, each with why it cannot be read."""
     try:
-        with open_text(file) as stream:
-            annotations = parse_json(stream.read())["annotations"]
+        annotations = parse_json(read_text(file))["annotations"]
         if not isinstance(annotations, list):
             raise TypeError(f"`annotations` is {annotations!r:.80}")
     except (ValueError, KeyError, TypeError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 from hf_curriculum.config import RepeatedKeyError
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.tables import Records, Reject, read_records
-from hf_curriculum.data.text import ending, open_text
+from hf_curriculum.data.text import ending, read_text
 
 
 def named(path: Path, read: Callable[[], Any]) -> Any:
@@ -21,6 +21,10 @@ def named(path: Path, read: Callable[[], Any]) -> Any:
         raise ValueError(f"{path}: {error}, and it is not known which value is meant. Correct it.") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON, nor JSON Lines, an object per line ({error}). Correct it.") from error
+    except MemoryError as error:
+        raise ValueError(
+            f"{path} does not fit into the memory when it is read. Split it, or use a machine with more memory."
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         plain = str(error) if isinstance(error, ValueError) else f"A field is missing or of another kind ({error!r})."
         raise ValueError(f"{path}: {plain}") from error
@@ -33,9 +37,8 @@ def read_content(
 
     `kind` is an ending in place of the file's own. Without `reject` a row that cannot be read is an error.
     """
-    with open_text(path, newline="") as file:
-        text = file.read()
     suffix = kind or ending(path).lower()
+    text = read_text(path, newline="")
     return named(path, lambda: read_records(text, suffix, reject or _refuse, left_out or LeftOut()))
 
 

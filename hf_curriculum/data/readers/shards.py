@@ -11,7 +11,6 @@ import os
 import posixpath
 import re
 import tarfile
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +37,7 @@ from hf_curriculum.data.readers.outside_files import validate_folder, validate_i
 from hf_curriculum.data.readers.samples import IMAGES, RECORDS, TEXTS, Sample, group_samples
 from hf_curriculum.data.readers.tables import CAPTION_FIELDS, caption_fields, find_alias
 from hf_curriculum.files import file_digest, reading, special_file
-from hf_curriculum.remote import RemoteFolder
+from hf_curriculum.remote import RemoteFolder, scratch_folder
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -55,6 +54,8 @@ _OURS = frozenset((KEY, IMAGE, CAPTION))
 _BRACES = re.compile(r"\{([^{}]*)\}")
 FAULT = object()
 """The key, in a row, of why it cannot be read; no column can be called so."""
+_TIMES = ("created", "mtime")
+_MISSING = "missing"
 FIRST = 10_000
 """Pairs that say which columns there are, and of which types."""
 
@@ -68,7 +69,7 @@ class SourceShard:
         address: its path, or address of `fsspec`.
         kind: how it is read.
         bytes: its size, of a folder that of its files.
-        stamp: changes when it is written again.
+        stamp: changes when it is written again; "" for one that was named and does not exist.
         storage_options: of its file system.
     """
 
@@ -85,6 +86,11 @@ class SourceShard:
         return self.name if self.kind == "files" else posixpath.splitext(self.name)[0]
 
     @property
+    def missing(self) -> FileNotFoundError:
+        """What says that it does not exist."""
+        return FileNotFoundError(f"{self.address.removeprefix('file://')} does not exist. It was named as a shard.")
+
+    @property
     def is_local(self) -> bool:
         """Whether it is on a disk of this machine."""
         return _is_local(_file_system(self.address, dict(self.storage_options))[0])
@@ -92,14 +98,17 @@ class SourceShard:
     @contextmanager
     def local(self) -> Iterator[Path]:
         """Its path on this machine; one behind an address is fetched into a temporary file."""
+        if not self.stamp:
+            raise self.missing
         fs, path = _file_system(self.address, dict(self.storage_options))
         if _is_local(fs):
+            os.stat(path)
             yield Path(path)
             return
-        with tempfile.TemporaryDirectory(prefix="hf_curriculum-shard-") as folder:
+        with scratch_folder() as folder:
             parent, _, name = self.address.rpartition("/")
-            RemoteFolder(parent, dict(self.storage_options)).download(name, self.bytes, None, Path(folder, name))
-            yield Path(folder, name)
+            RemoteFolder(parent, dict(self.storage_options)).download(name, self.bytes, None, folder / name)
+            yield folder / name
 
 
 def _is_local(fs: fsspec.AbstractFileSystem) -> bool:
@@ -125,6 +134,7 @@ def find_shards(
     source: str | Path | Sequence[str | Path],
     storage_options: Mapping[str, Any] | None = None,
     left_out: LeftOut | None = None,
+    allow_missing: bool = False,
 ) -> list[SourceShard]:
     """The shards that a source names, in order; nothing in them is read.
 
@@ -135,6 +145,7 @@ def find_shards(
             a list of such; each a path, or an address that `fsspec` opens.
         storage_options: for `fsspec`.
         left_out: counts the files of a folder that are no shards; by default logged.
+        allow_missing: shards that are named and do not exist are there without a `stamp`.
 
     Raises:
         FileNotFoundError: a shard or folder does not exist, or a pattern or folder has no shard.
@@ -147,10 +158,12 @@ def find_shards(
     listed: dict[str, dict[str, dict[str, Any]]] = {}
     for one in map(str, given):
         fs, path = _file_system(one, options)
+        fs.invalidate_cache()  # what was listed before may have changed since
         there = _existing(fs, path)
         for pattern in expand_braces(path[len(there) :]):
             for kind, info in _named_by(fs, there, pattern, listed, counted):
-                found[fs.unstrip_protocol(info["name"])] = (kind, int(info.get("size") or 0), _stamp(info))
+                stamp = "" if info.get("type") == _MISSING else _stamp(info)
+                found[fs.unstrip_protocol(info["name"])] = (kind, int(info.get("size") or 0), stamp)
     if not found:
         raise FileNotFoundError(
             f"{source} names no shard: no .tar, no .parquet and no folder of img2dataset. {counted.describe()}".strip()
@@ -163,6 +176,9 @@ def find_shards(
         SourceShard(posixpath.relpath(address, root), address, kind, size, stamp, tail)
         for address, (kind, size, stamp) in found.items()
     ]
+    missing = [shard for shard in shards if not shard.stamp]
+    if missing and not (allow_missing and len(missing) < len(shards)):
+        raise missing[0].missing
     stems = Counter(shard.stem for shard in shards)
     if twice := [stem for stem, count in stems.items() if count > 1]:
         raise ValueError(f"Two shards are called {twice[0]!r} but for their ending. Name the files of one format.")
@@ -206,8 +222,9 @@ def _named_by(
         if parent not in listed:
             entries = fs.ls(parent, detail=True) if fs.exists(parent) else []
             listed[parent] = {entry["name"]: entry for entry in entries}
-        if path not in listed[parent]:
+        if path not in listed[parent] and path.endswith(COMPRESSED):
             raise FileNotFoundError(f"{path} does not exist. It was named as a shard.")
+        listed[parent].setdefault(path, {"name": path, "type": _MISSING})
         if listed[parent][path]["type"] != "directory":
             yield _kind(path), listed[parent][path]
             return
@@ -224,14 +241,15 @@ def _named_by(
         folders: dict[str, dict[str, Any]] = {}
         for name, info in inside.items():  # a text that is written in place changes no date of its folder
             place = name.rpartition("/")[0]
-            parent = folders.setdefault(place, {"size": 0, "mtime": inside.get(place, {}).get("mtime") or 0})
+            parent = folders.setdefault(place, {**inside.get(place, {}), "size": 0})
             parent["size"] += int(info.get("size") or 0)
-            parent["mtime"] = max(parent["mtime"], info.get("mtime") or 0)
+            for time in _TIMES:
+                parent[time] = max(filter(None, (parent.get(time), info.get(time))), default=None)
         for stem in sorted(finished):
             shard = next((stem + ending for ending in (".tar", "", ".parquet") if stem + ending in inside), None)
             if shard is None:
                 raise FileNotFoundError(f"{stem}{STATS} says that a shard is finished, and its images are not there.")
-            yield _kind(shard, folder=shard == stem), inside[shard] | (folders.get(shard) or {})
+            yield _kind(shard, folder=shard == stem), folders.get(shard) or inside[shard]
         return
     files = [name for name, info in inside.items() if info["type"] != "directory"]
     tars = [name for name in files if name.endswith(".tar")]
@@ -265,9 +283,10 @@ def _kind(path: str, folder: bool = False) -> Kind:
 
 def _stamp(info: Mapping[str, Any]) -> str:
     """What a file system says of a file's version."""
-    names = ("ETag", "etag", "blob_id", "mtime", "LastModified", "last_modified", "mtimeMs")
-    marks = (info.get(name) for name in names)
-    return f"{info.get('size')} {next((mark for mark in marks if mark), '')}"
+    tag = next((tag for name in ("ETag", "etag", "blob_id") if (tag := info.get(name))), None)
+    # Of a file on a disk `created` is the time of its last change, which nobody can set back, as `mtime` can be.
+    times = (*_TIMES, "LastModified", "last_modified", "mtimeMs")
+    return f"{info.get('size')} {tag or ' '.join(str(info[name]) for name in times if info.get(name))}"
 
 
 class DamagedShardError(ValueError):
@@ -291,6 +310,7 @@ class ShardReader:
         allow_outside: follow the links of a folder out of it.
         known: the columns that are kept; values of others are counted. None counts nothing.
         named: fields that stay columns of their own where a caption is taken of them.
+        address: what errors call the shard, where it was fetched.
     """
 
     def __init__(
@@ -304,8 +324,10 @@ class ShardReader:
         allow_outside: bool = False,
         known: Collection[str] | None = None,
         named: Collection[str] = (),
+        address: str | None = None,
     ) -> None:
         self.path = path
+        self.address: str = address or str(path)
         self.kind = kind
         self.theirs = dict(columns or {})
         self.texts = texts
@@ -342,9 +364,9 @@ class ShardReader:
                         if value is None or (isinstance(value, str) and not value.strip()):
                             self.left_out.add(f"pairs without `{name}`", 1, key)
                 yield batch
-        except (ValueError, TypeError, LookupError, AttributeError, pa.ArrowException) as error:
-            plain = str(error) if isinstance(error, ValueError) else repr(error)
-            raise DamagedShardError(f"{'' if str(self.path) in plain else f'{self.path}: '}{plain}") from error
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, pa.ArrowException) as error:
+            plain = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
+            raise DamagedShardError(f"{'' if self.address in plain else f'{self.address}: '}{plain}") from error
 
     def _one_text(self, name: str, values: Sequence[Any], keys: Sequence[str]) -> list[Any]:
         """Texts and conversations; anything else is counted, and None."""
@@ -396,7 +418,7 @@ class ShardReader:
 
     def _record_batches(self, names: Sequence[str], size: int) -> Iterator[tuple[pa.RecordBatch, dict[str, str]]]:
         """The rows of a Parquet file, and what the columns are called in it that it has."""
-        with reading(self.path, AGAIN):
+        with reading(self.address, AGAIN):
             file = pq.ParquetFile(self.path.absolute())
             found = file.schema_arrow.names
             places = {name: place for name in names if (place := self._place(name, found)) is not None}
@@ -457,7 +479,7 @@ class ShardReader:
         try:
             members = list(archive_members(self.path, self.left_out))
         except (tarfile.ReadError, EOFError) as error:
-            raise ValueError(f"{self.path} cannot be read to its end ({error}). {AGAIN}") from error
+            raise ValueError(f"{self.address} cannot be read to its end ({error}). {AGAIN}") from error
         self.left_out.add("archives that hold no file", not members, self.path.name)
         with self.path.open("rb") as archive:
 
@@ -580,7 +602,7 @@ class ShardReader:
         Values of several types in one column of JSON are texts.
         """
         if self.kind != "parquet":
-            options = {"allow_outside": self.allow_outside, "named": self.named}
+            options = {"allow_outside": self.allow_outside, "named": self.named, "address": self.address}
             reader = ShardReader(self.path, self.kind, self.theirs, **options)
             rows = list(islice(reader.samples(images=False), most))
             self.first_left_out, self.taken = reader.left_out, reader.taken
@@ -589,7 +611,7 @@ class ShardReader:
             values = {name: _array([row.get(name) for row in rows]) for name in names if name != IMAGE}
             found = dict(Features.from_arrow_schema(pa.table(values).schema))
             return Features(found | ({IMAGE: Image()} if IMAGE in names else {})), len(rows)
-        with reading(self.path, AGAIN):
+        with reading(self.address, AGAIN):
             file = pq.ParquetFile(self.path.absolute())
             schema, count = file.schema_arrow, file.metadata.num_rows
         theirs = Features.from_arrow_schema(schema)
@@ -630,7 +652,7 @@ class ShardReader:
                 start += len(batch)
                 yield pa.table([columns[name].cast(schema.field(name).type) for name in features], schema=schema)
         except (ValueError, TypeError, pa.ArrowException) as error:
-            raise DamagedShardError(f"{self.path} behind row {start:,}: {error}") from error
+            raise DamagedShardError(f"{self.address} behind row {start:,}: {error}") from error
 
     def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         """Values of JSON as a column of a known type; those of another type are counted, and null."""

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -16,6 +17,7 @@ import pyarrow as pa
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
 from hf_curriculum.config import IMAGE_SUFFIXES, RepeatedKeyError, parse_json
 from hf_curriculum.data.left_out import LeftOut
+from hf_curriculum.data.limits import validate_columns
 
 FILE_NAME = "file_name"
 """The column of an image's name as its caption file gives it."""
@@ -156,8 +158,9 @@ def _read_cells(lines: list[str], reject: Reject, left_out: LeftOut) -> Records:
     number, cells = next(rows, (0, []))
     if number != first + 1:
         raise ValueError(f"The header, line {first + 1}, cannot be read: {lines[first][:80]!r}. Correct it.")
+    validate_columns(len(cells), "The header")
     header = [cell.strip() for cell in cells]
-    twice = sorted({name for name in header if name and header.count(name) > 1})
+    twice = sorted(name for name, count in Counter(header).items() if name and count > 1)
     if twice:
         raise ValueError(
             f"The header has {twice} twice, and it is not known which column is meant: {header}. Rename one of them."
@@ -369,7 +372,14 @@ def shared_scalars(
 
     Integers among floats become floats. Values of several types, or that Arrow cannot hold, are counted in `left_out`.
     """
-    names = dict.fromkeys(chain.from_iterable(records))
+    distinct = {id(record): record for record in records}.values()  # one of several captions stands here several times
+    names = dict.fromkeys(chain.from_iterable(distinct))
+    validate_columns(len(names), "The rows together")
+    if len(names) * len(records) > max(1 << 24, _MOST_EMPTY * sum(map(len, records))):
+        raise ValueError(
+            f"{len(records):,} rows have {len(names):,} fields together, nearly all of them empty in each row: as "
+            "columns they would fill the memory. Give the rows the same fields, such as a list of names and values."
+        )
     columns = {}
     for name in filter({*names}.difference(without).__contains__, names):
         values = [record.get(name) for record in records]
@@ -395,6 +405,8 @@ def shared_scalars(
     return columns
 
 
+_MOST_EMPTY = 256
+"""Cells of a table for each value in it, from which on objects with fields of their own are no rows of a table."""
 _MOST_KEYS = 256
 """Keys of a field's objects that become columns of Arrow; with more, the objects are tables themselves."""
 

@@ -42,7 +42,7 @@ from hf_curriculum.data.readers.redcaps import is_redcaps, read_redcaps, with_fa
 from hf_curriculum.data.readers.shards import AGAIN
 from hf_curriculum.data.readers.webdataset import URL, refuse
 from hf_curriculum.data.text import cached_arrow, ending, open_text
-from hf_curriculum.files import reading, write_atomically
+from hf_curriculum.files import file_digest, new_files, reading
 from hf_curriculum.provenance import replace_table
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -114,7 +114,8 @@ def _fetch(address: str | None) -> Path | str:
         return "no address"
     name = digest(address, size=16)
     file = download_folder() / name[:2] / name
-    if file.is_file():
+    note = file.with_name(f"{name}.digest")
+    if file.is_file() and note.is_file() and note.read_bytes() == file_digest(file).encode():
         return file
     try:
         request = urllib.request.Request(address, headers={"User-Agent": "hf-curriculum"})
@@ -131,7 +132,9 @@ def _fetch(address: str | None) -> Path | str:
         return " ".join(str(error.reason if plain else error).split())[:80] or type(error).__name__
     if not content:
         return "an empty answer"
-    write_atomically(file, bytes(content))
+    with new_files(file, note) as (image, about):
+        image.write_bytes(content)
+        about.write_text(file_digest(image))
     return file
 
 

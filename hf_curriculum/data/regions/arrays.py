@@ -22,7 +22,7 @@ Order = Literal["xyxy", "yxyx", "xywh"]
 ORDERS = ("xyxy", "yxyx", "xywh")
 PARTS = ("boxes", "class_scores", "features", "confidence", "size")
 """The arrays of an image in an archive, as `<image id>/<part>`; `size` is width, height in pixels."""
-_NUMBER = re.compile(r"(.*?)([0-9]+)")
+_NUMBER = re.compile(r"(|.*?[^0-9])([0-9]+)")
 
 
 class BoxArrays(RegionSource):

@@ -15,13 +15,14 @@ from PIL import Image
 from hf_curriculum.config import digest
 from hf_curriculum.data.regions.arrays import grid_cells
 from hf_curriculum.data.regions.base import Regions
-from hf_curriculum.files import read_json, write_atomically
+from hf_curriculum.files import file_digest, new_files, read_sealed, validate_digest, write_sealed
 
 SHIPPED = "scenes_clip"
 """The CLIP that ships with the package, trained on the embedded scenes alone."""
 TORCHVISION = "torchvision:"
 """How a detector of torchvision is named, as in `torchvision:fasterrcnn_resnet50_fpn`."""
 _BUILDER, _WEIGHTS = "torchvision.json", "model.safetensors"
+_REMEDY = "Save the detector again."
 _PIXELS = ("size", "crop_size", "pad_size", "image_mean", "image_std", "resample", "rescale_factor", "data_config")
 _REGISTERS = 16  # tokens beside those of the patches, at most: [CLS], registers, distillation
 
@@ -110,8 +111,9 @@ class LoadedDetector(NamedTuple):
             )
         from safetensors.torch import save_file
 
-        save_file({name: value.contiguous() for name, value in self.model.state_dict().items()}, folder / _WEIGHTS)
-        write_atomically(folder / _BUILDER, json.dumps({**builder, "classes": self.classes}, indent=1))
+        with new_files(folder / _WEIGHTS, folder / _BUILDER) as (weights, about):
+            save_file({name: value.contiguous() for name, value in self.model.state_dict().items()}, weights)
+            write_sealed(about, {**builder, "classes": self.classes, "weights": file_digest(weights)})
 
 
 def load_detector(name: str | Path, revision: str | None = None, subfolder: str = "") -> LoadedDetector:
@@ -195,7 +197,8 @@ def _named_torchvision(name: str) -> LoadedDetector:
 def _saved_torchvision(folder: Path) -> LoadedDetector:
     from safetensors.torch import load_file
 
-    about = read_json(folder / _BUILDER, "Save the detector again.", ("builder", "classes", "options"))
+    about = read_sealed(folder / _BUILDER, _REMEDY)
+    validate_digest(folder / _WEIGHTS, about["weights"], _REMEDY)
     model = build_torchvision(about["builder"], about["classes"], **about["options"])
     model.load_state_dict(load_file(folder / _WEIGHTS))
     return wrap_detector(model)

@@ -14,6 +14,7 @@ import torch
 from datasets import Dataset, Image
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
+from transformers.utils import IMAGE_PROCESSOR_NAME
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import IMAGE_SUFFIXES, digest
@@ -26,6 +27,7 @@ from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
+from hf_curriculum.files import own_folder, write_atomically
 from hf_curriculum.parts import launched
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import warn_of_transform
@@ -86,8 +88,7 @@ def extract_regions(
 
     Example:
         >>> from PIL import Image
-        >>> import tempfile
-        >>> images = {"9": Image.new("RGB", (80, 60)), "10": Image.new("RGB", (60, 80), "red")}
+        >>>         >>> images = {"9": Image.new("RGB", (80, 60)), "10": Image.new("RGB", (60, 80), "red")}
         >>> store = extract_regions(images, "scenes_clip", f"{tempfile.mkdtemp()}/store", grid=4)
         >>> store["9"].features.shape, store.facts["regions"]
         ((16, 128), 32)
@@ -107,8 +108,10 @@ def extract_regions(
     images = _Images(data, image_column)
     about = processor.describe()
     rank, size = launched()
-    target = Path(path)
-    folder = target if size == 1 else target.with_name(f"{target.name}.shards") / f"{rank}-of-{size}"
+    target = Path(path).resolve()
+    folder = target
+    if size > 1:
+        folder = own_folder(own_folder(target.with_name(f"{target.name}.shards")) / f"{rank}-of-{size}")
     scale = standardise if processor.mean is None else np.float32([processor.mean, processor.std])
     wanted = {"dtype": dtype, "standardise": standardise_fact(scale), "made_by": about}
     if not _is_complete(target, wanted, images):
@@ -117,11 +120,10 @@ def extract_regions(
             wanted["sources"] = [images.describe(share)]
             done = (read_facts(folder) or {"images": 0})["images"]
             keep_digests(folder, images.digests()[share.start : share.stop], done, images.ids[share.start :])
-            writer = StoreWriter(folder, wanted, scale if processor.mean is not None else None)
-            _find_all(writer, images, share, processor, num_workers, progress and rank == 0)
+            with StoreWriter(folder, wanted, scale if processor.mean is not None else None) as writer:
+                _find_all(writer, images, share, processor, num_workers, progress and rank == 0)
         else:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / _EMPTY).touch()
+            write_atomically(folder / _EMPTY, "")
         if size > 1:
             _join(target, folder.parent, size, rank, images, {"dtype": dtype, "standardise": scale})
     return RegionStore(target)
@@ -255,7 +257,8 @@ def _find_all(
             done += len(batch)
             writer.save_sometimes((0, done))
             bar.update(len(batch))
-    processor.save_pretrained(writer.folder)
+    processor.save_detector(writer.folder)
+    write_atomically(writer.folder / IMAGE_PROCESSOR_NAME, processor.to_json_string())
     writer.finish()
 
 

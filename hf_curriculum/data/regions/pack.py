@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_curriculum.config import digest
+from hf_curriculum.data.array_files import ArrayWriter, row_digest
 from hf_curriculum.data.image_files import DIGESTS
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
@@ -35,7 +36,15 @@ from hf_curriculum.data.regions.store import (
     read_facts,
     stored_ids,
 )
-from hf_curriculum.files import sole_writer, write_atomically
+from hf_curriculum.files import (
+    complete_folder,
+    file_digest,
+    refuse_link,
+    remove_dead,
+    sole_writer,
+    write_atomically,
+    write_sealed,
+)
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -43,6 +52,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 _SAVE_BYTES, _SAVE_SECONDS = 1 << 28, 30.0  # of features, of time, between two states that a killed run goes on from
 _ENDS = 1 << 16  # bytes at either end of a file that tell it from another
 _LOCK = ".lock"
+_REMEDY = "Delete the folder, and the same call writes it again."
+_DETECTOR = ("preprocessor_config.json", "detector")  # a saved `RegionProcessor`
 _BESIDE = ("label.tsv", ".hw.tsv")  # read with the table they belong to
 Source = RegionSource | str | Path
 
@@ -106,25 +117,31 @@ def pack_regions(
         "sources": [{"prefix": label, **_identity(opened)} for label, opened in sources],
     }
     scale = None if isinstance(standardise, bool) else standardise
-    writer = StoreWriter(path, wanted, scale)
-    if not writer.complete:
-        with tqdm(desc="regions", unit="image", initial=writer.images, delay=2, disable=not progress) as bar:
-            first, position = writer.position
-            for index, (label, opened) in enumerate(sources[first:], first):
-                scan = opened.scan(position if index == first else 0)
-                for position, regions in _raw(opened, scan) if wanted["standardise"] else scan:
-                    writer.add(f"{label}/{regions.image_id}" if label else regions.image_id, regions)
-                    writer.save_sometimes((index, position))
-                    bar.update()
-                writer.next_source()
-        if from_stores is not None:
-            copy_detector(from_stores.path, path)
-        writer.finish()
+    with StoreWriter(path, wanted, scale) as writer:
+        if not writer.complete:
+            _add_all(writer, sources, progress)
+            if from_stores is not None:
+                from_stores.validate_detector()
+                copy_detector(from_stores.path, writer.folder)
+            writer.finish()
     return RegionStore(path)
 
 
+def _add_all(writer: StoreWriter, sources: Sequence[tuple[str, RegionSource]], progress: bool) -> None:
+    """Adds the images of all sources, from where the writer stopped."""
+    with tqdm(desc="regions", unit="image", initial=writer.images, delay=2, disable=not progress) as bar:
+        first, position = writer.position
+        for index, (label, opened) in enumerate(sources[first:], first):
+            scan = opened.scan(position if index == first else 0)
+            for position, regions in _raw(opened, scan) if writer.wanted["standardise"] else scan:
+                writer.add(f"{label}/{regions.image_id}" if label else regions.image_id, regions)
+                writer.save_sometimes((index, position))
+                bar.update()
+            writer.next_source()
+
+
 class StoreWriter:
-    """The folder of a store while it is written, an image at a time.
+    """The folder of a store while it is written, an image at a time; a context, at whose end its files are closed.
 
     Args:
         path: the folder.
@@ -138,46 +155,64 @@ class StoreWriter:
     """
 
     def __init__(self, path: str | Path, wanted: Mapping[str, Any], scale: np.ndarray | None = None) -> None:
-        self.folder, self._scale = Path(path), scale
+        self.folder, self._scale = Path(path).resolve(), scale
         self.wanted: dict[str, Any] = json.loads(json.dumps(wanted))
-        self._lock = ExitStack()  # until it is finished, or the writer is gone
+        self._arrays: dict[str, ArrayWriter] = {}
+        self._open = ExitStack()  # the lock and the arrays
         facts = self._found()
-        if facts is None or not facts["complete"] or (self.folder / _LOCK).exists():
-            self._lock.enter_context(sole_writer(path, self.folder / _LOCK))
-            facts = self._found()
-        fresh = {"images": 0, "regions": 0, "empty": 0, "repeated": 0, "dims": None, "position": (0, 0), "arrays": {}}
-        fresh |= {"classes": [], "counts": [0] * len(wanted["sources"]), "digests": [""] * len(wanted["sources"])}
-        facts = facts or {**fresh, "moments": None, "complete": False}
-        self.complete: bool = facts["complete"]
+        self.complete: bool = facts is not None and facts["complete"] and not (self.folder / _LOCK).exists()
         if self.complete:
-            self._lock.close()
             return
+        fresh = {"images": 0, "regions": 0, "empty": 0, "repeated": 0, "dims": None, "position": (0, 0), "arrays": {}}
+        fresh |= {"classes": [], "counts": [0] * len(wanted["sources"]), "moments": None, "complete": False}
+        with ExitStack() as stack:
+            stack.enter_context(sole_writer(path, self.folder / _LOCK))
+            facts = self._found() or fresh
+            self.complete = facts["complete"]
+            if not self.complete:
+                stack.callback(self._close_arrays)
+                self._go_on(facts)
+                self._open = stack.pop_all()
+
+    def _go_on(self, facts: Mapping[str, Any]) -> None:
+        """Opens the arrays as they were when their facts were saved."""
         self.images, self.regions, self.empty = facts["images"], facts["regions"], facts["empty"]
         self.repeated, self.dims, self.counts = facts["repeated"], facts["dims"], facts["counts"]
         self.position: tuple[int, int] = tuple(facts["position"])
         self._source: int = self.position[0]
-        self._digests, self._classes = facts["digests"], {name: row for row, name in enumerate(facts["classes"])}
+        self._classes = {name: row for row, name in enumerate(facts["classes"])}
         self._moments = None if facts["moments"] is None else np.array(facts["moments"])  # (2, dims): sums, squares
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(f".{FACTS}.*"):
-            leftover.unlink()  # of a run that was killed while it wrote them
-        self._arrays = {
-            name: _GrowingArray(self.folder / f"{name}.npy", about["dtype"], about["shape"])
-            for name, about in facts["arrays"].items()
-        }
+        remove_dead(self.folder)
+        for name, about in facts["arrays"].items():
+            self._grow(name, about["dtype"], about["shape"][1:], about)
         for name, kind, columns in (
             ("flags", "|u1", ()), ("sizes", "<f4", (2,)), ("ids", "|u1", ()), ("id_offsets", "<i8", ()),
-            ("offsets", "<i8", ()),
+            ("offsets", "<i8", ()), ("digests", "<u8", (len(PER_REGION),)),
         ):  # fmt: skip
             if name not in self._arrays:
                 self._grow(name, kind, columns)
-        if self.images == 0 and not self._arrays["offsets"].rows:
+        if not self._arrays["offsets"].rows:
             for name in ("offsets", "id_offsets"):
                 self._arrays[name].append(np.zeros(1, np.int64))
         self._seen = {int(id_key(image_id)): source for image_id, source in self._stored()}
         self._saved_regions, self._saved_at = self.regions, time.monotonic()
         if self.images == 0:
             self.save(self.position)
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the arrays and gives up the lock; what was not saved is lost."""
+        self._open.close()
+
+    def _close_arrays(self) -> None:
+        for array in self._arrays.values():
+            with suppress(OSError):  # a full disk, which was told when an array was written
+                array.close()
 
     def _found(self) -> dict[str, Any] | None:
         """The facts of the folder, which has to be of this store; None where nothing in it would be lost."""
@@ -209,9 +244,8 @@ class StoreWriter:
         self.images, self.regions = self.images + 1, self.regions + len(regions)
         self.empty += len(regions) == 0
         self.counts[self._source] += 1
-        content = [name, np.float32(sides).tobytes(), bytes([flags]), len(regions).to_bytes(8, "little")]
-        written = [np.ascontiguousarray(parts[part]).data for part in PER_REGION if part in parts and len(regions)]
-        self._digests[self._source] = digest(self._digests[self._source], *content, *written, size=16)
+        digests = [row_digest(parts[part]) if part in parts and len(regions) else 0 for part in PER_REGION]
+        self._arrays["digests"].append(np.uint64([digests]))
         self._arrays["flags"].append(np.uint8([flags]))
         self._arrays["sizes"].append(np.float32([sides]))
         self._arrays["ids"].append(np.frombuffer(name, np.uint8))
@@ -283,8 +317,10 @@ class StoreWriter:
         else:
             array.append(values)
 
-    def _grow(self, name: str, dtype: str, columns: Sequence[int]) -> _GrowingArray:
-        self._arrays[name] = _GrowingArray(self.folder / f"{name}.npy", dtype, (0, *columns))
+    def _grow(
+        self, name: str, dtype: str, columns: Sequence[int] = (), facts: Mapping[str, Any] | None = None
+    ) -> ArrayWriter:
+        self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype, columns, facts, _REMEDY)
         return self._arrays[name]
 
     def _stored(self) -> Iterator[tuple[str, int]]:
@@ -325,10 +361,11 @@ class StoreWriter:
             logger.warning(
                 "%d lines were for images that their table had before; the first line of each is used.", self.repeated
             )
+        content = digest(json.dumps([self._array_facts(), list(self._classes)]), size=16)
         keys = np.fromiter((id_key(image_id) for image_id, _ in self._stored()), np.uint64, self.images)
         order = np.argsort(keys, kind="stable")
-        np.save(self.folder / "keys.npy", keys[order])
-        np.save(self.folder / "rows.npy", order.astype(np.uint32))
+        self._grow("keys", "<u8").append(keys[order])
+        self._grow("rows", "<u4").append(order.astype(np.uint32))
         moments = b""
         if self.wanted["standardise"]:
             scale = self._standard() if self._scale is None else np.asarray(self._scale, np.float32)
@@ -337,14 +374,13 @@ class StoreWriter:
                     f"Mean and standard deviation of the shape {scale.shape} were given for features of {self.dims} "
                     f"numbers: (2, {self.dims}) is needed. They belong to another detector."
                 )
-            np.save(self.folder / "standardise.npy", scale)
+            self._grow("standardise", "<f4", (self.dims,)).append(scale)
             moments = scale.tobytes()
-        content = digest(*self._digests, size=16)
         fingerprint = fingerprint_of(self.wanted["made_by"], content, moments)
-        self._write_facts({"content": content, "fingerprint": fingerprint, "complete": True})
-        for array in self._arrays.values():
-            array.close()
-        self._lock.close()
+        files = [file for name in _DETECTOR for file in (self.folder / name, *(self.folder / name).rglob("*"))]
+        detector = {str(file.relative_to(self.folder)): file_digest(file) for file in sorted(files) if file.is_file()}
+        self._write_facts({"content": content, "fingerprint": fingerprint, "detector": detector, "complete": True})
+        self.close()
 
     def _standard(self) -> np.ndarray:
         """Mean and standard deviation of each feature over all regions, float32 (2, dims); 1 where nothing varies."""
@@ -355,63 +391,13 @@ class StoreWriter:
     def _write_facts(self, more: Mapping[str, Any]) -> None:
         for array in self._arrays.values():
             array.flush()
-        arrays = {
-            name: {"dtype": array.dtype.str, "shape": [array.rows, *array.columns]}
-            for name, array in sorted(self._arrays.items())
-        }
         facts = {"format": FORMAT, **self.wanted, "images": self.images, "regions": self.regions, "dims": self.dims}
-        facts |= {"empty": self.empty, "repeated": self.repeated, "counts": self.counts, "digests": self._digests}
-        facts |= {"classes": list(self._classes), "arrays": arrays, **more}
-        write_atomically(self.folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False))
+        facts |= {"empty": self.empty, "repeated": self.repeated, "counts": self.counts}
+        facts |= {"classes": list(self._classes), "arrays": self._array_facts(), **more}
+        write_sealed(self.folder / FACTS, facts)
 
-
-class _GrowingArray:
-    """An .npy file of unknown length; what lies behind the rows of `shape` is cut off when it is opened."""
-
-    def __init__(self, path: Path, dtype: str, shape: Sequence[int]) -> None:
-        self.dtype, self.rows, self.columns = np.dtype(dtype), int(shape[0]), tuple(map(int, shape[1:]))
-        self._row_bytes = self.dtype.itemsize * math.prod(self.columns)
-        self._file = open(path, "r+b" if path.is_file() and self.rows else "w+b")  # noqa: SIM115
-        self._write_header()
-        self._start = self._file.tell()
-        self._file.truncate(self._end())
-        self._file.seek(self._end())
-
-    def _write_header(self) -> None:
-        # numpy leaves room in the header for the number of rows to grow: it stays as long as it is.
-        about = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, *self.columns)}
-        self._file.seek(0)
-        np.lib.format.write_array_header_1_0(self._file, about)
-
-    def _end(self) -> int:
-        return self._start + self.rows * self._row_bytes
-
-    def append(self, values: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(values, self.dtype).data)
-        self.rows += len(values)
-
-    def skip(self, rows: int) -> None:
-        """Rows of zeros."""
-        self.rows += rows
-        self._file.seek(self._end())
-
-    def read(self) -> np.ndarray:
-        """All rows."""
-        self._file.flush()
-        self._file.seek(self._start)
-        found = np.frombuffer(self._file.read(self.rows * self._row_bytes), self.dtype)
-        self._file.seek(self._end())
-        return found.reshape(self.rows, *self.columns)
-
-    def flush(self) -> None:
-        self._write_header()
-        self._file.truncate(self._end())
-        self._file.seek(self._end())
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
+    def _array_facts(self) -> dict[str, Any]:
+        return {name: array.facts for name, array in sorted(self._arrays.items())}
 
 
 def _raw(source: RegionSource, scan: Iterator[tuple[int, Regions]]) -> Iterator[tuple[int, Regions]]:
@@ -446,11 +432,14 @@ def standardise_fact(standardise: bool | np.ndarray) -> bool | str:
 
 def copy_detector(store: str | Path, target: str | Path) -> None:
     """Copies what `RegionProcessor.save_pretrained` wrote into a store, if it did."""
-    for entry in (Path(store) / "preprocessor_config.json", Path(store) / "detector"):
+    for name in _DETECTOR:
+        entry, copy = Path(store) / name, Path(target) / name
         if entry.is_dir():
-            shutil.copytree(entry, Path(target) / entry.name, dirs_exist_ok=True)
+            refuse_link(copy)
+            with complete_folder(copy) as folder:
+                shutil.copytree(entry, folder, dirs_exist_ok=True)
         elif entry.is_file():
-            shutil.copy(entry, Path(target) / entry.name)
+            write_atomically(copy, entry.read_bytes())
 
 
 def _resolve(source: Any, prefix: str | None) -> list[tuple[str, RegionSource]]:
@@ -496,9 +485,9 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
     """Raises where a folder holds something else than what is wanted, or its beginning."""
     if facts is None:
         others = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        arrays = (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets")
-        known = {FACTS, _LOCK, DIGESTS, *(f"{name}.npy" for name in arrays)}
-        others = [name for name in others if name not in known and not name.startswith(f".{FACTS}")]
+        arrays = (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets", "digests")
+        known = {DIGESTS, *(f"{name}.npy" for name in arrays)}
+        others = [name for name in others if name not in known and not name.startswith(".")]
         if others or (folder.exists() and not folder.is_dir()):
             held = f"holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)})" if others else "is a file"
             raise ValueError(f"{folder} {held}, and a store of regions is a folder of its own. Name another.")

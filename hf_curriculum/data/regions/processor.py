@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from transformers import AutoImageProcessor, PreTrainedConfig
 from transformers.image_processing_utils import BaseImageProcessor, BatchFeature
+from transformers.utils import IMAGE_PROCESSOR_NAME
 
 from hf_curriculum.data.regions.base import Regions
 from hf_curriculum.data.regions.detectors import Limits, LoadedDetector, load_detector, wrap_detector
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.regions.values import BoxValues, arrange_regions, stack_regions
+from hf_curriculum.files import complete_folder, refuse_link
 
 SUBFOLDER = "detector"
 """Where a detector is saved that has no name on the Hub."""
@@ -140,6 +142,7 @@ class RegionProcessor(BaseImageProcessor):
             options: what the model sees: `box_values`, `normalise`, `by_area`, `boxes`, as of `RegionInputs`.
         """
         if (Path(store.path) / "preprocessor_config.json").is_file():
+            store.validate_detector()
             made = cls.from_pretrained(store.path)
             made.made_by = store.facts["made_by"]
         else:
@@ -228,21 +231,29 @@ class RegionProcessor(BaseImageProcessor):
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> list[str]:
         """As of image processors; a detector that is no name on the Hub is written into the sub-folder `detector`."""
-        inside = Path(save_directory) / SUBFOLDER
         if push_to_hub and (self._given or self.detector == SUBFOLDER or Path(str(self.detector)).is_dir()):
             raise ValueError(
                 f"`push_to_hub=True` uploads the settings alone, without the detector, which has no name on the Hub. "
                 f"Save the processor first, then upload the folder {str(save_directory)!r} "
                 "(`huggingface_hub.upload_folder`, or `trainer.push_to_hub`)."
             )
-        if self._given:
-            self.load().save(inside)
-        elif self.detector == SUBFOLDER and Path(str(self._home), SUBFOLDER).is_dir():
-            if Path(str(self._home), SUBFOLDER).resolve() != inside.resolve():
-                shutil.copytree(Path(str(self._home), SUBFOLDER), inside, dirs_exist_ok=True)
-        elif self.detector == SUBFOLDER or Path(str(self.detector)).is_dir():
-            self.load().save(inside)
+        refuse_link(Path(save_directory) / IMAGE_PROCESSOR_NAME)
+        self.save_detector(save_directory)
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
+
+    def save_detector(self, folder: str | Path) -> None:
+        """Writes a detector that is no name on the Hub into the sub-folder `detector`, completely or not at all."""
+        inside, home = Path(folder) / SUBFOLDER, Path(str(self._home), SUBFOLDER)
+        copied = not self._given and self.detector == SUBFOLDER and home.is_dir()
+        named = not self._given and self.detector != SUBFOLDER and not Path(str(self.detector)).is_dir()
+        if named or (copied and home.resolve() == inside.resolve()):
+            return
+        refuse_link(inside)
+        with complete_folder(inside) as unfinished:
+            if copied:
+                shutil.copytree(home, unfinished, dirs_exist_ok=True)
+            else:
+                self.load().save(unfinished)
 
     def to_dict(self) -> dict[str, Any]:
         """The options, without what is loaded; a folder is recorded as the copy inside."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ import numpy as np
 import torch
 
 from hf_curriculum.config import digest
+from hf_curriculum.data.array_files import ArrayFile, other_content
+from hf_curriculum.data.image_files import DIGESTS, read_image_digests
 from hf_curriculum.data.readers.outside_files import validate_folder
-from hf_curriculum.data.regions.base import Regions, RegionSource, validate_regular
-from hf_curriculum.files import read_array, read_json, reading
+from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.files import read_sealed, validate_digest
 
 FORMAT = 1
 FACTS = "region_store.json"
@@ -24,7 +25,9 @@ PER_REGION = ("boxes", "confidence", "classes", "class_scores", "features")
 """Arrays with a row per region; a bit of an image's flags says whether it has each, the next whether boxes are shares
 of its sides."""
 NORMALISED = 1 << len(PER_REGION)
-_REMEDY = "Copy or write the store again."
+REMEDY = "Copy or write the store again."
+_INDEX = ("keys", "rows", "offsets")
+"""Arrays that are held in memory: sorted keys of ids, the row of each, and where each row's regions begin."""
 DTYPES = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
 
 
@@ -32,6 +35,8 @@ class RegionStore(RegionSource):
     """The folder that `pack_regions` or `extract_regions` wrote: image id -> `Regions`, read from disk on access.
 
     An image takes 20 bytes of memory; all else stays on disk, and worker processes open the folder for themselves.
+    The index is compared with what was written when the store is opened, and what is read of an image whenever it is
+    read; `verify` compares all at once.
     Features come as float32, however they are stored. `store.facts` tells what is in it: `images`, `regions`, `dims`,
     `dtype`, `empty` (images without a region), `repeated` (lines of images it had before), `sources`, `made_by`.
 
@@ -70,36 +75,12 @@ class RegionStore(RegionSource):
                 "arguments, and it continues."
             )
         self.facts: dict[str, Any] = facts
-        self._file: Any = None
-        self._moments: torch.Tensor | None = None
-        with reading(Path(path) / FACTS, "Copy or write the store again."):
-            self._open(Path(path), facts)
-            self._validate_index()
-
-    def _open(self, path: Path, facts: dict[str, Any]) -> None:
-        """Opens the arrays that the facts tell of."""
-        images = facts["images"]
-        self._keys = _loaded(path, "keys", [images])  # sorted
-        self._rows = _loaded(path, "rows", [images])  # of each key
-        self._offsets = _loaded(path, "offsets", [images + 1])  # of each image's regions
-        names = [*(name for name in PER_REGION if name in facts["arrays"]), "flags", "sizes", "ids", "id_offsets"]
-        self._arrays: dict[str, np.ndarray] = {
-            name: _loaded(path, name, facts["arrays"][name]["shape"], mmap_mode="r") for name in names
-        }
-        if facts["standardise"]:
-            self._moments = torch.from_numpy(_loaded(path, "standardise", [2, facts["dims"]]))
-
-    def _validate_index(self) -> None:
-        """Refuses positions that lead out of the arrays, which only a damaged file has."""
-        about, ids = self.facts["arrays"], self._arrays["id_offsets"]
-        for name, offsets, end in (("offsets", self._offsets, self.facts["regions"]), ("id_offsets", ids, None)):
-            stop = about["ids"]["shape"][0] if end is None else end
-            if offsets[0] != 0 or offsets[-1] != stop or (np.diff(offsets) < 0).any():
-                raise _other_content(Path(self.path) / f"{name}.npy")
-        if (np.diff(self._keys.astype(np.uint64)) == 0).any() or (self._keys[1:] < self._keys[:-1]).any():
-            raise _other_content(Path(self.path) / "keys.npy")
-        if len(self._rows) and int(self._rows.max()) >= len(self._rows):
-            raise _other_content(Path(self.path) / "rows.npy")
+        files = {name: ArrayFile(Path(path) / f"{name}.npy", about, REMEDY) for name, about in facts["arrays"].items()}
+        self._parts: dict[str, ArrayFile] = {name: files.pop(name) for name in PER_REGION if name in files}
+        self._arrays: dict[str, np.ndarray] = {name: file.validate() for name, file in files.items()}
+        self._keys, self._rows, self._offsets = (np.array(self._arrays.pop(name)) for name in _INDEX)
+        scale = self._arrays.pop("standardise", None)
+        self._moments: torch.Tensor | None = None if scale is None else torch.from_numpy(np.array(scale))
 
     def verify(self) -> None:
         """Reads the whole store and compares it with what was written: for a copy that came over a network.
@@ -107,29 +88,17 @@ class RegionStore(RegionSource):
         Raises:
             ValueError: a file holds something else.
         """
-        with reading(self.path, _REMEDY):
-            digests, image = [], 0
-            names = stored_ids(self._arrays["ids"], self._arrays["id_offsets"])
-            for count in self.facts["counts"]:
-                own = ""
-                for row in range(image, image + count):
-                    flags, start, stop = int(self._arrays["flags"][row]), *self._offsets[row : row + 2].tolist()
-                    parts = [name for bit, name in enumerate(PER_REGION) if flags >> bit & 1 and stop > start]
-                    written = [np.ascontiguousarray(self._arrays[name][start:stop]).data for name in parts]
-                    sides, length = self._arrays["sizes"][row].tobytes(), (stop - start).to_bytes(8, "little")
-                    own = digest(own, next(names), sides, bytes([flags]), length, *written, size=16)
-                digests.append(own)
-                image += count
-            keys = np.array([id_key(name) for name in self], np.uint64)
-            moments = b"" if self._moments is None else self._moments.numpy().tobytes()
-            content = digest(*digests, size=16)
-            for name, same in (
-                ("a file of features or of what is beside them", content == self.facts["content"]),
-                ("keys.npy or rows.npy", np.array_equal(keys[self._rows], self._keys)),
-                ("standardise.npy", fingerprint_of(self.facts["made_by"], content, moments) == self.fingerprint),
-            ):
-                if not same:
-                    raise _other_content(Path(self.path) / name)
+        RegionStore(self.path, self._allow_outside)  # compares the index
+        for part in self._parts.values():
+            part.validate()
+        self.validate_detector()
+        if (Path(self.path) / DIGESTS).exists():
+            read_image_digests(Path(self.path))
+
+    def validate_detector(self) -> None:
+        """Raises a `ValueError` where the detector that `extract_regions` kept is no longer what it was."""
+        for name, digest_then in self.facts["detector"].items():
+            validate_digest(Path(self.path) / name, digest_then, REMEDY)
 
     @property
     def fingerprint(self) -> str:
@@ -146,11 +115,8 @@ class RegionStore(RegionSource):
 
     def features(self, image_id: str) -> torch.Tensor:
         """The features of an image's regions, float32 (regions, dims), in memory of their own."""
-        row = self._row(image_id)
-        start, stop = int(self._offsets[row]), int(self._offsets[row + 1])
-        found = torch.empty(stop - start, self.facts["dims"], dtype=getattr(torch, self.facts["dtype"]))
-        self._read_rows(start, found.numpy())
-        return self._standardised(found.float())
+        features = torch.from_numpy(self.raw_features(image_id))
+        return self._standardised(features.float())
 
     def read_batch(self, image_ids: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Features of several images at once: read into the batch, without a copy of each image between.
@@ -158,15 +124,14 @@ class RegionStore(RegionSource):
         Shapes: float32 (images, most regions, dims), 0 where padded; int64 (images, most regions), 1 for a region.
         """
         rows = [self._row(image_id) for image_id in image_ids]
-        spans = [(int(self._offsets[row]), int(self._offsets[row + 1])) for row in rows]
-        most, dims = max((stop - start for start, stop in spans), default=0), self.facts["dims"]
+        counts = [int(self._offsets[row + 1] - self._offsets[row]) for row in rows]
+        most, dims = max(counts, default=0), self.facts["dims"]
         batch = np.empty((len(rows), most, dims), np.float32)  # numpy asks the system for huge pages, torch does not
         half = np.empty((most, dims), np.float16) if self.facts["dtype"] == "float16" else None
         mask = torch.zeros(len(rows), most, dtype=torch.int64)
-        for image, (start, stop) in enumerate(spans):
-            count = stop - start
+        for image, (row, count) in enumerate(zip(rows, counts, strict=True)):
             target = batch[image, :count]
-            self._read_rows(start, target if half is None else half[:count])
+            self._read_part("features", row, target if half is None else half[:count])
             tensor = torch.from_numpy(target)
             if half is not None:
                 tensor.copy_(torch.from_numpy(half[:count]))
@@ -222,15 +187,14 @@ class RegionStore(RegionSource):
         named = self._arrays["flags"][rows] >> PER_REGION.index("classes") & 1
         if (lacking := np.flatnonzero((named == 0) & (counts > 0))).size:
             raise ValueError(unclassified(image_ids[int(images[lacking[0]])]))
-        of_image = np.repeat(images, counts)
-        first = np.repeat(self._offsets[rows] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-        regions = first + np.arange(len(first))
-        if min_confidence > 0 and "confidence" in self._arrays:
-            sure = np.repeat(self._arrays["flags"][rows] >> PER_REGION.index("confidence") & 1, counts) == 0
-            sure |= self._arrays["confidence"][regions] >= min_confidence
-            of_image, regions = of_image[sure], regions[sure]
-        codes = self._arrays["classes"][regions] if len(regions) else np.zeros(0, np.int64)
-        return stored, of_image, codes
+        codes, sure = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
+        for row in rows[counts > 0].tolist():
+            codes.append(self._read_part("classes", row))
+            sure.append(np.ones(len(codes[-1]), bool))
+            if min_confidence > 0 and self._arrays["flags"][row] >> PER_REGION.index("confidence") & 1:
+                sure[-1] = self._read_part("confidence", row) >= min_confidence
+        chosen = np.concatenate(sure)
+        return stored, np.repeat(images, counts)[chosen], np.concatenate(codes)[chosen]
 
     def describe(self, image_id: str) -> Regions:
         """The regions of an image without their features: boxes, size, classes, confidence."""
@@ -257,8 +221,7 @@ class RegionStore(RegionSource):
 
     def raw_features(self, image_id: str) -> np.ndarray:
         """The features as they are stored, neither standardised nor in float32, (regions, dims)."""
-        row = self._row(image_id)
-        return self._arrays["features"][int(self._offsets[row]) : int(self._offsets[row + 1])]
+        return self._read_part("features", self._row(image_id))
 
     def _find_row(self, image_id: object) -> int | None:
         key = id_key(image_id)
@@ -275,13 +238,14 @@ class RegionStore(RegionSource):
         return row
 
     def _regions(self, image_id: str, row: int, parts: Sequence[str]) -> Regions:
-        flags, span = int(self._arrays["flags"][row]), slice(int(self._offsets[row]), int(self._offsets[row + 1]))
-        found: dict[str, Any] = {}
-        for bit, name in enumerate(PER_REGION):
-            if name in parts and flags >> bit & 1 and name != "features":
-                found[name] = torch.from_numpy(np.array(self._arrays[name][span])).numpy()
-        if "features" in parts and flags >> PER_REGION.index("features") & 1:
-            found["features"] = self.features(image_id).numpy()
+        flags = int(self._arrays["flags"][row])
+        found: dict[str, Any] = {
+            name: self._read_part(name, row)
+            for bit, name in enumerate(PER_REGION)
+            if name in parts and flags >> bit & 1
+        }
+        if "features" in found:
+            found["features"] = self._standardised(torch.from_numpy(found["features"]).float()).numpy()
         if "class_scores" in found:
             found["class_scores"] = torch.from_numpy(found["class_scores"]).float().numpy()
         if "classes" in found:
@@ -289,27 +253,21 @@ class RegionStore(RegionSource):
         width, height = (None if np.isnan(side) else float(side) for side in self._arrays["sizes"][row])
         return Regions(str(image_id), normalised=bool(flags & NORMALISED), width=width, height=height, **found)
 
-    def _read_rows(self, start: int, target: np.ndarray) -> None:
-        """Reads features from a row on into a contiguous array; a read, unlike a map, fetches many pages at once."""
-        if self._file is None:
-            self._file = open(Path(self.path) / "features.npy", "rb", buffering=0)  # noqa: SIM115
-        if target.size == 0:
-            return
-        at = self._arrays["features"].offset + start * target.shape[1] * target.itemsize
-        if os.preadv(self._file.fileno(), [target], at) != target.nbytes:
-            raise ValueError(
-                f"{self.path}/features.npy has become shorter since it was opened. Copy or write it again."
-            )
+    def _read_part(self, name: str, row: int, target: np.ndarray | None = None) -> np.ndarray:
+        """A part of an image's regions as it is stored, compared with what was written; into `target` if given."""
+        start, stop = self._offsets[row : row + 2].tolist()
+        if target is None:
+            about = self.facts["arrays"].get(name, {"shape": [0, 0], "dtype": "<f4"})
+            target = np.empty((stop - start, *about["shape"][1:]), about["dtype"])
+        if stop > start:
+            file, recorded = self._parts[name], self._arrays["digests"][row, PER_REGION.index(name)]
+            if file.read_rows(start, target) != recorded:
+                image_id = next(stored_ids(self._arrays["ids"], self._arrays["id_offsets"][row : row + 2]))
+                raise other_content(file.path, REMEDY, f", of the image {image_id!r}")
+        return target
 
     def _standardised(self, features: torch.Tensor) -> torch.Tensor:
         return features if self._moments is None else (features - self._moments[0]) / self._moments[1]
-
-
-def _other_content(what: Path) -> ValueError:
-    return ValueError(
-        f"{what} holds something else than was written: it was damaged, or belongs to another store. Copy or write "
-        "the store again."
-    )
 
 
 def id_key(image_id: object) -> np.uint64:
@@ -334,8 +292,7 @@ def unclassified(image_id: str) -> str:
 def read_facts(folder: str | Path) -> dict[str, Any] | None:
     """What the folder of a store tells about itself; None for another folder."""
     file = Path(folder) / FACTS
-    needs = ("format", "complete", "images", "dims", "dtype", "standardise", "made_by", "sources", "arrays", "classes")
-    facts = read_json(file, _REMEDY, needs) if file.is_file() else None
+    facts = read_sealed(file, REMEDY, ("format",)) if file.is_file() else None
     if facts is not None and facts["format"] != FORMAT:
         raise ValueError(
             f"{folder} is a store of format {facts['format']}, and this version of hf_curriculum reads format "
@@ -347,16 +304,3 @@ def read_facts(folder: str | Path) -> dict[str, Any] | None:
 def fingerprint_of(made_by: Any, content: str, moments: bytes) -> str:
     """A digest of what made features: `made_by`, or where that is unknown their content; and of mean and deviation."""
     return digest(content if made_by is None else json.dumps(made_by, sort_keys=True), moments, size=16)
-
-
-def _loaded(folder: Path, name: str, shape: Sequence[int], **options: Any) -> np.ndarray:
-    """An array of a store, its shape checked."""
-    file = folder / f"{name}.npy"
-    validate_regular(file)
-    array = read_array(file, "Copy or write the store again.", **options)
-    if list(array.shape) != list(shape):
-        raise ValueError(
-            f"{file} has the shape {array.shape}, and {FACTS} says {tuple(shape)}. The files belong to different "
-            "stores. Write the store again."
-        )
-    return array

@@ -7,6 +7,7 @@ import binascii
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from hf_curriculum.config import parse_json
 from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.files import reading, write_atomically
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ _ALIASES = {
     "cls_prob": "class_scores",
     "objects_conf": "confidence",
 }
+_OTHER_INDEX = "The index belongs to another version of the file. Delete it, or run `write_line_index`."
 _MANY = 1024
 """Distinct last 16 bits of float32 of which some are infinite or NaN as float16, but for a chance of 1e-14."""
 _SIX_BOX_VALUES = 2054
@@ -110,9 +113,10 @@ def write_line_index(path: str | Path) -> Path:
     with open(path, "rb") as table:
         offsets, offset = [], 0
         for line in table:
-            offsets.append(offset)
+            if line.strip():
+                offsets.append(offset)
             offset += len(line)
-    target.write_text("".join(f"{offset}\n" for offset in offsets), encoding="ascii")
+    write_atomically(target, "".join(f"{offset}\n" for offset in offsets))
     return target
 
 
@@ -193,19 +197,25 @@ def _no_tab(path: str | Path, offset: int, line: bytes) -> str:
     )
 
 
-def _indexed(table: Any, index: Path) -> Any:
-    for number in index.read_text(encoding="ascii").split():
-        offset = int(number)
+def _indexed(table: Any, index: Path) -> Iterator[tuple[str, int]]:
+    """First fields and offsets of a table's lines by its index, which has to end where the table does."""
+    with reading(index, _OTHER_INDEX):
+        offsets = [int(number) for number in index.read_text(encoding="ascii").split()]
+        if offsets != sorted(set(offsets)):
+            raise ValueError("its numbers do not increase")
+    for offset in offsets:
         table.seek(max(offset - 1, 0))
         start = table.read(256)
         begins_line = offset == 0 or start[:1] == b"\n"
         key, tab, _ = (start if offset == 0 else start[1:]).partition(b"\t")
         if not tab or not begins_line:
             raise ValueError(
-                f"{index} says that a line begins at byte {offset} of {table.name}, and none does. The index belongs "
-                "to another version of the file. Delete it, or run `write_line_index`."
+                f"{index} says that a line begins at byte {offset} of {table.name}, and none does. {_OTHER_INDEX}"
             )
         yield _text(table.name, offset, key), offset
+    table.seek(offsets[-1] if offsets else 0)
+    if any(line.strip() for line in islice(table, len(offsets) > 0, None)):
+        raise ValueError(f"{index} names {len(offsets):,} lines of {table.name}, which has more. {_OTHER_INDEX}")
 
 
 def read_line(path: str | Path, offset: int) -> str:

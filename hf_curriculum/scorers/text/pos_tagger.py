@@ -20,6 +20,7 @@ from datasets.arrow_writer import ArrowWriter
 
 from hf_curriculum.config import at_least, digest
 from hf_curriculum.data.seeding import forked_generators
+from hf_curriculum.files import staged_folder
 from hf_curriculum.scorers.base import readable_captions
 from hf_curriculum.scorers.pretrained import folder_digest, load_model, load_pretrained
 from hf_curriculum.scorers.text.language_model import padded
@@ -141,8 +142,9 @@ class PosTagger(Tagger):
                 model = train_classifier(config, pieces, tagged.select(np.flatnonzero(~is_held_out)), how, device)
                 config.held_out_accuracy = _accuracy(model, pieces, tagged.select(np.flatnonzero(is_held_out)))
             model = train_classifier(config, pieces, tagged, how, device)
-        model.save_pretrained(path)
-        tokenizer.save_pretrained(path)
+        with staged_folder(path) as staging:
+            model.save_pretrained(staging)
+            tokenizer.save_pretrained(staging)
         trained = cls(path)
         trained._folder = folder  # removed with the tagger
         return trained
@@ -154,8 +156,9 @@ class PosTagger(Tagger):
     def save_pretrained(self, folder: str | Path) -> PosTagger:
         """Saves the tagger, and returns the one in that folder, which is the model in its provenance."""
         model, pieces = self.loaded()
-        model.save_pretrained(folder)
-        pieces.tokenizer.save_pretrained(folder)
+        with staged_folder(folder) as staging:
+            model.save_pretrained(staging)
+            pieces.tokenizer.save_pretrained(staging)
         return type(self)(folder, batch_pieces=self.batch_pieces)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> PosTagger:

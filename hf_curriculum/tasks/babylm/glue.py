@@ -19,6 +19,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from hf_curriculum.evaluation.generate import keep_random_states
+from hf_curriculum.files import own_folder, refuse_link
 from hf_curriculum.scorers.text.language_model import padded
 from hf_curriculum.tasks.babylm.files import existing_folder, read_jsonl
 from hf_curriculum.tasks.babylm.run import Run, TaskResult, read_kept, unweighted_means, write_kept
@@ -171,7 +172,8 @@ def _scratch(run: Run, name: str) -> Path:
     """An empty folder for checkpoints while a task trains: beside the scores."""
     if run.scores_dir is None:
         return Path(mkdtemp(prefix=f"{name}."))
-    folder = run.scores_dir / f".{name}"
+    folder = own_folder(run.scores_dir) / f".{name}"
+    refuse_link(folder)
     shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
     folder.mkdir(parents=True)
     return folder

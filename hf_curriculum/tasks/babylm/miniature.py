@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hf_curriculum.files import staged_folder
 from hf_curriculum.scenes.drawing import draw
 from hf_curriculum.scenes.make import encode_png
 from hf_curriculum.scenes.random import KeyedRandom
@@ -62,9 +63,14 @@ def make_miniature_benchmarks(
             f"size={size}, seed={seed} were given. Items come in pairs, so `size` is even and at least 4; `seed` is 0 "
             "or more."
         )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "MINIATURE.txt").unlink(missing_ok=True)
+    with staged_folder(folder) as staging:
+        _write_all(staging, size, seed, image_size)
+        (staging / "MINIATURE.txt").write_text(_README, encoding="utf-8")  # it says that all the others are there
+    return Path(folder)
+
+
+def _write_all(folder: Path, size: int, seed: int, image_size: int) -> None:
+    """Every benchmark's files."""
     text = {"blimp_filtered": blimp_rows, "supplement_filtered": supplement_rows, "ewok_filtered": ewok_rows}
     for name, make in text.items():
         for subtask, rows in make(seed, size).items():
@@ -79,8 +85,6 @@ def make_miniature_benchmarks(
     questions = vqa_rows(Drawings(folder / "vqa_filtered" / "images", image_size), seed, size)
     (folder / "vqa_filtered" / "vqa_distractors_info.json").write_text(json.dumps(questions), encoding="utf-8")
     write_devbench(folder / "devbench", seed, size, image_size)
-    (folder / "MINIATURE.txt").write_text(_README, encoding="utf-8")  # last: it says that all the others are there
-    return folder
 
 
 def _write(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from hf_curriculum.config import digest
-from hf_curriculum.files import read_json, write_atomically
+from hf_curriculum.files import DamagedFileError, own_folder, read_sealed, write_sealed
 from hf_curriculum.tasks.babylm.scorer import (
     Item,
     Row,
@@ -184,8 +184,8 @@ def read_kept(file: Path | None, fingerprint: str) -> Any | None:
     if file is None or not file.is_file():
         return None
     try:
-        content = read_json(file, "It is made again.", ("fingerprint", "values"))
-    except ValueError:  # what a full disk leaves; scores can be made again
+        content = read_sealed(file, "It is made again.", ("fingerprint", "values"))
+    except DamagedFileError:  # scores can be made again
         logger.warning("%s is damaged: it is made again.", file)
         return None
     if content["fingerprint"] == fingerprint:
@@ -197,7 +197,9 @@ def read_kept(file: Path | None, fingerprint: str) -> Any | None:
 def write_kept(file: Path | None, fingerprint: str, values: Any) -> None:
     """Writes values for `read_kept`, if there is a file to write them to."""
     if file is not None:
-        write_atomically(file, json.dumps({"fingerprint": fingerprint, "values": values}))
+        for folder in (file.parent.parent, file.parent):
+            own_folder(folder)
+        write_sealed(file, {"fingerprint": fingerprint, "values": values})
 
 
 def _fill(sizes: list[tuple[int, int]], most: int) -> list[list[int]]:

@@ -12,8 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_curriculum.config import parse_json, without_nan
+from hf_curriculum.config import without_nan
 from hf_curriculum.data.processors import CaptionProcessor
+from hf_curriculum.files import DamagedFileError, read_sealed, write_together
 from hf_curriculum.markdown import table
 from hf_curriculum.models.captioner import reads
 from hf_curriculum.scorers.pretrained import load_model
@@ -184,12 +185,14 @@ def evaluate_suite(
 def _validate_same_model(folder: Path, about: Mapping[str, Any]) -> None:
     """Results of another model stay; those of a model of the same name that was trained again are replaced."""
     file = folder / RESULTS_FILE
+    if not file.is_file():
+        return
     try:
-        before = parse_json(file.read_text(encoding="utf-8"))["about"]
-        is_other = all(before[name] != about[name] for name in ("model", "fingerprint"))
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # there are none, or none that can be read
-    if is_other:
+        before = read_sealed(file, "", ["about"])["about"]
+    except DamagedFileError:
+        logger.warning("%s is damaged: it is made again.", file)
+        return
+    if all(before[name] != about[name] for name in ("model", "fingerprint")):
         raise ValueError(
             f"{file} holds the results and scores of {before['model']!r}; those of "
             f"{about['model']!r} would take their place. Name another folder (--output), or delete this one."
@@ -290,6 +293,7 @@ def _notes(run: Run) -> list[str]:
 
 
 RESULTS_FILE = "results.json"
+PREDICTIONS_FILE = "predictions.json.gz"
 _BY_AGE = "human_similarity_"
 
 
@@ -332,25 +336,20 @@ def write_results(
     folder: Path, results: Mapping[str, TaskResult], not_run: Mapping[str, str], about: Mapping[str, Any], text: str
 ) -> None:
     """`results.json`, `results.md` and the challenge's `predictions.json.gz`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {
+    facts = {
         "about": dict(about),
         "macro_averages": macro_averages(results),
         "tasks": {name: result.to_dict() for name, result in results.items()},
         "not_run": dict(not_run),
     }
-    encoded = json.dumps(without_nan(content), indent=1, ensure_ascii=False)
-    (folder / RESULTS_FILE).write_text(encoded + "\n", encoding="utf-8")
-    (folder / "results.md").write_text(text, encoding="utf-8")
-    write_predictions(folder / "predictions.json.gz", results)
+    contents = {PREDICTIONS_FILE: predictions(results), "results.md": text}
+    write_together(folder, contents, RESULTS_FILE, without_nan(facts))
 
 
-def write_predictions(file: Path, results: Mapping[str, TaskResult]) -> None:
+def predictions(results: Mapping[str, TaskResult]) -> bytes:
     """The challenge's submission: `{task: {subtask: {"predictions": ...}}}`, gzipped JSON."""
-    predictions = {name: result.predictions for name, result in results.items()}
-    # No time of writing in the file: equal predictions make equal files.
-    with file.open("wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as stream:
-        stream.write(json.dumps(predictions).encode())
+    content = {name: result.predictions for name, result in results.items()}
+    return gzip.compress(json.dumps(content).encode(), mtime=0)  # equal predictions make equal files
 
 
 def _details(name: str, result: TaskResult) -> str:

@@ -151,7 +151,13 @@ def evaluate_captions(
 ) -> CaptionEvaluation:
     """What `--suite captions` does."""
     from hf_curriculum.tasks.captioning.page import caption_report
-    from hf_curriculum.tasks.captioning.suite import CaptionSuite, read_captions, write_captions
+    from hf_curriculum.tasks.captioning.suite import (
+        CAPTIONS_FILE,
+        RESULTS_FILE,
+        CaptionSuite,
+        read_captions,
+        write_captions,
+    )
 
     if data is None:
         raise typer.BadParameter("Captions are compared with those of a data set. Name one.", param_hint="--data")
@@ -176,12 +182,15 @@ def evaluate_captions(
     if written is None:
         settings = {"num_beams": beams or 5, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
         captions = _generate(suite, model, features, settings, progress=progress)
-        write_captions(output / "captions.json", suite.image_ids, captions)  # before METEOR and SPICE, which take long
+        # Before METEOR and SPICE, which take long. Captions of former results stay with these until all are replaced.
+        early = output / (f"unscored_{CAPTIONS_FILE}" if (output / RESULTS_FILE).exists() else CAPTIONS_FILE)
+        write_captions(early, suite.image_ids, captions)
         about |= {"features": features and str(features), **settings}
     else:
         captions = suite.captions_of(model, written)
     found = suite(captions)
     found.write(output, about)
+    (output / f"unscored_{CAPTIONS_FILE}").unlink(missing_ok=True)
     if html is not None:
         note(f"page: {caption_report(found, suite.images, f'Captions of {data}').write(html)}")
     return found

@@ -22,8 +22,8 @@ from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.evaluation.generate import references
-from hf_curriculum.files import write_atomically
-from hf_curriculum.markdown import plain, titled_tables
+from hf_curriculum.files import validate_beside, write_atomically, write_together
+from hf_curriculum.markdown import csv_cell, csv_text, plain, titled_tables
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.compare import TITLES, compare_captions
 from hf_curriculum.tasks.captioning.metrics.cider import CiderD
@@ -142,6 +142,9 @@ def metrics_by_set(
     return found
 
 
+RESULTS_FILE = "results.json"
+"""What an evaluation says in numbers; it names the other files by their digests."""
+_REMEDY = "Evaluate the model again."
 CAPTIONS_FILE = "captions.json"
 """Generated captions, in the format of the COCO evaluation's results."""
 PER_IMAGE_FILE = "per_image.csv"
@@ -250,17 +253,18 @@ class CaptionEvaluation:
     def write(self, folder: str | PathLike[str], about: Mapping[str, Any] | None = None) -> None:
         """Writes `results.json`, `results.md`, `captions.json` (COCO's format of results) and `per_image.csv`.
 
+        `results.json` holds the digests of the others, with which they are compared when they are read back.
+
         Args:
-            folder: made if it is not there; files of the same names are replaced.
+            folder: made if it is not there; files of the same names are replaced, all of them or none.
             about: what else `results.json` says: the model, the data, the settings.
         """
-        folder = Path(folder)
-        content = {"about": dict(about or {}), **self.to_dict()}
-        write_captions(folder / CAPTIONS_FILE, self.image_ids, self.captions[self.name])
-        write_atomically(folder / PER_IMAGE_FILE, self._per_image_csv())
-        write_atomically(folder / "results.md", self._markdown(for_terminals=False))
-        text = json.dumps(without_nan(content), indent=1, ensure_ascii=False, allow_nan=False)
-        write_atomically(folder / "results.json", text + "\n")
+        contents = {
+            CAPTIONS_FILE: _coco_results(self.image_ids, self.captions[self.name]),
+            PER_IMAGE_FILE: self._per_image_csv(),
+            "results.md": self._markdown(for_terminals=False),
+        }
+        write_together(folder, contents, RESULTS_FILE, without_nan({"about": dict(about or {}), **self.to_dict()}))
 
     def _per_image_csv(self) -> str:
         values = {name: numbers.tolist() for name, numbers in self.per_image.items()}
@@ -272,7 +276,7 @@ class CaptionEvaluation:
         writer.writerow([IMAGE_ID, *([DOMAIN] if domains else []), *values])
         for row, image_id in enumerate(self.image_ids):
             own = ("" if math.isnan(numbers[row]) else numbers[row] for numbers in values.values())
-            writer.writerow([image_id, *([domains[row]] if domains else []), *own])
+            writer.writerow([csv_cell(image_id), *([csv_cell(domains[row])] if domains else []), *own])
         return stream.getvalue()
 
 
@@ -488,11 +492,16 @@ def write_captions(path: str | PathLike[str], image_ids: Sequence[str], captions
 
     Source: cocodataset.org, "Results format".
     """
+    write_atomically(Path(path).resolve(), _coco_results(image_ids, captions))
+
+
+def _coco_results(image_ids: Sequence[str], captions: Sequence[str]) -> str:
+    """What a file of captions holds."""
     entries = [
         {"image_id": int(image_id) if _is_number(image_id) else image_id, "caption": caption}
         for image_id, caption in zip(image_ids, captions, strict=True)
     ]
-    write_atomically(Path(path), json.dumps(entries, ensure_ascii=False))
+    return json.dumps(entries, ensure_ascii=False)
 
 
 def read_captions(path: str | PathLike[str]) -> dict[str, str]:
@@ -503,7 +512,8 @@ def read_captions(path: str | PathLike[str]) -> dict[str, str]:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is no such file, or an image has two captions.
+        ValueError: it is no such file, an image has two captions, or a `results.json` beside it was written with other
+            captions.
 
     Example:
         >>> read_captions("evaluation/captions.json")  # doctest: +SKIP
@@ -537,12 +547,10 @@ def _read_values(path: str | PathLike[str], name: str) -> dict[str, float]:
             f"`{name}`: take the {PER_IMAGE_FILE} of `evaluate --suite captions` with BLEU."
         )
     for row, number in zip(rows, rows.lines, strict=True):
-        if row[IMAGE_ID] in found:
-            raise ValueError(
-                f"{file} has the image {row[IMAGE_ID]!r} twice, line {number} again. Make the file again."
-            )
+        if (image_id := csv_text(row[IMAGE_ID])) in found:
+            raise ValueError(f"{file} has the image {image_id!r} twice, line {number} again. Make the file again.")
         try:
-            found[row[IMAGE_ID]] = float(row[name])
+            found[image_id] = float(row[name])
         except ValueError as error:
             raise ValueError(
                 f"{file}, line {number}: `{name}` is no number ({error}). Make the file again."
@@ -560,6 +568,7 @@ def _file_in(path: str | PathLike[str], name: str) -> Path:
             f"There is no file {file}. `hf-curriculum evaluate --suite captions --output FOLDER` writes {name} into "
             "FOLDER: name either."
         )
+    validate_beside(file, RESULTS_FILE, _REMEDY)
     return file
 
 

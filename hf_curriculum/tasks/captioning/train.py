@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,6 @@ from hf_curriculum.cli.common import (
     complete_column,
     complete_curriculum,
     disk_is_full,
-    fail,
     free_bytes,
     in_split,
     load_complete,
@@ -36,6 +36,7 @@ from hf_curriculum.cli.common import (
     typed_again,
 )
 from hf_curriculum.columns import CAPTION, MESSAGES
+from hf_curriculum.files import own_folder, refuse_link, write_together
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -307,7 +308,7 @@ def _told_how_to_go_on(output: Path) -> Iterator[None]:
     except Exception as error:  # `safetensors` and PyTorch have errors of their own for a full disk
         if not disk_is_full(error, output):
             raise
-        fail(OSError(_full(output)))
+        raise OSError(_full(output)) from error
 
 
 def _to_caption(output: Path, data: Dataset, features: Path | None) -> tuple[Any, ...]:
@@ -460,6 +461,7 @@ def _train(trainer: CaptioningTrainer, show_plan: bool) -> Mapping[str, Any] | N
     resume = trainer.args.resume_from_checkpoint
     with redirect_stdout(sys.stderr):  # `Trainer` prints its log there
         trainer.train(resume_from_checkpoint=True if resume in ("last", "True", "true") else resume)
+        refuse_link(Path(output, "model"))
         trainer.save_model(f"{output}/model", _internal_call=True)
         if trainer.args.push_to_hub:
             trainer.args.output_dir = f"{output}/model"  # without checkpoints
@@ -487,6 +489,7 @@ def _write_captions(trainer: CaptioningTrainer, folder: Path, most: int = 10) ->
     from hf_curriculum.data.grouping import one_row_per_image
     from hf_curriculum.evaluation.generate import generate_captions, references
     from hf_curriculum.reporting.inspection import images_of
+    from hf_curriculum.training.report import HELD_OUT_MANIFEST
 
     pairs = trainer.eval_dataset[_PAIRS] if trainer.args.predict_with_generate else trainer.eval_dataset
     rows = one_row_per_image(pairs)
@@ -496,9 +499,12 @@ def _write_captions(trainer: CaptioningTrainer, folder: Path, most: int = 10) ->
     model = trainer.accelerator.unwrap_model(trainer.model)
     captions = generate_captions(model, rows.select(list(images)), trainer.data_collator)
     known, ids, entries = references(pairs), rows[IMAGE_ID][:], []
-    folder.mkdir(exist_ok=True)
+    contents: dict[str, str | bytes] = {}
     for (number, image), caption in zip(images.items(), captions, strict=True):
-        image.save(folder / f"{number}.png")
+        content = BytesIO()
+        image.save(content, format="PNG")
+        contents[f"{number}.png"] = content.getvalue()
         entry = {"file": f"{number}.png", "image_id": ids[number], "generated": caption}
         entries.append({**entry, "references": known[ids[number]]})
-    (folder / "captions.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
+    contents["captions.json"] = json.dumps(entries, indent=1, ensure_ascii=False)
+    write_together(own_folder(folder), contents, HELD_OUT_MANIFEST)

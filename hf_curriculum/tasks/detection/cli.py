@@ -25,6 +25,7 @@ from hf_curriculum.cli.common import (
     typed_again,
 )
 from hf_curriculum.cli.score import column_mapping, validate_output
+from hf_curriculum.files import new_file, refuse_link, write_atomically
 from hf_curriculum.markdown import one_line
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ def propose_command(
     data = _one_row_per_image(_load(source, reading, column_mapping(column), num_proc), _pairs(aggregate))
     validate_splits(data, output)
     folder = parts or output.with_name(f"{output.name}.parts")
+    if parts is None:
+        refuse_link(folder)
     saving = {
         "num_proc": num_proc,
         "part_images": part_images,
@@ -333,8 +336,7 @@ def detect_command(
         if output is not None:
             _draw(image, objects, detector.config.id2label.values(), output / names[file])
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / BOXES_FILE).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_atomically(output / BOXES_FILE, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         note(f"{output}: {sum(entry['objects'] is not None for entry in found)} images, and {BOXES_FILE}.")
     if as_json:
         say("", found, as_json)
@@ -426,5 +428,5 @@ def _draw(image: Any, objects: list[dict[str, Any]], classes: Iterable[str], fil
     numbers = {label: number for number, label in enumerate(classes)}
     texts = [f"{item['label']} {item['score']:.2f}" for item in objects]
     colours = [numbers[item["label"]] for item in objects]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draw_boxes(image, [item["box"] for item in objects], texts, colours).save(file)
+    with new_file(file) as temporary:
+        draw_boxes(image, [item["box"] for item in objects], texts, colours).save(temporary)

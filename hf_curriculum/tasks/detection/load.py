@@ -23,7 +23,7 @@ from hf_curriculum.shapes import validate_arguments
 
 _VOC_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 _FOLDERS = ("JPEGImages", "Annotations")
-_FLAG = re.compile(r"\s+-?[01]$")
+_FLAG = re.compile(r"(?<!\s)\s+-?[01]$")
 """Behind a name in lists of one class: whether an image shows it."""
 
 

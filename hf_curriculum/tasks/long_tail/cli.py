@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hf_curriculum.cli.common import AsJson, Split, hide_bars_unless_watched, note, plainly, say, suggest, typed_again
+from hf_curriculum.files import new_file, refuse_link, write_atomically
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -103,6 +104,8 @@ def generate_command(
     if scorer is not None:
         scorer.loaded(None)  # one that is not there is known before anything is drawn
     folder = parts or output.with_name(f"{output.name}.parts")
+    if parts is None:
+        refuse_link(folder)
     options = {"steps": steps, "guidance_scale": guidance_scale, "from_text": from_text, "lora": lora, "dtype": dtype}
     options |= {"revision": revision, "batch_size": batch_size, "part_images": part_images, "allow_all_hard": all_hard}
     options["retry"] = Retry(scorer, at_least, tries) if tries > 1 else None
@@ -210,9 +213,10 @@ def _save(kept: Dataset, drawn: int, output: Path, folder: Path, as_json: bool) 
     from hf_curriculum.tasks.long_tail.generation.filter import DROPPED, spectrum_grid
 
     save_scored(kept, output)
-    spectrum_grid(kept).save(output / "grid.png")
+    with new_file(output / "grid.png") as file:
+        spectrum_grid(kept).save(file)
     if (folder / "filter" / DROPPED).exists():
-        shutil.copy(folder / "filter" / DROPPED, output / DROPPED)
+        write_atomically(output / DROPPED, (folder / "filter" / DROPPED).read_bytes())
     levels = [float(f"{level:g}") for level in numeric_column(kept, "guidance").tolist()]
     counts = {f"{level:g}": levels.count(level) for level in sorted(set(levels))}
     each = ", ".join(f"{count:,} of level {level}" for level, count in counts.items())

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from hf_curriculum import CLIPSimilarity, RegionProposals, VisualEntropy, load_captioned
 from hf_curriculum.cli import app
+from hf_curriculum.config import digest
 from hf_curriculum.data.readers import url_lists
 from hf_curriculum.scorers.visual.detectors import Detector
 
@@ -114,6 +115,14 @@ def test_they_are_fetched_once_and_failures_counted(tmp_path, site, make, caplog
     assert load_captioned(source, download=True, check_images=False).num_rows == 3
     assert asked["/5.png"] == asked["/6.png"] == 1
     assert asked["/gone.png"] == 2  # tried again
+    name = digest(f"{site}/5.png", size=16)
+    file = url_lists.download_folder() / name[:2] / name
+    whole = file.read_bytes()
+    for content in (whole[:-1], whole[:40] + b"\0" + whole[41:]):
+        file.write_bytes(content)
+        assert load_captioned(source, download=True)["caption"][:] == ["caption 0", "caption 2", "caption 3"]
+        assert file.read_bytes() == whole
+    assert asked["/5.png"] == 3
 
 
 @sources

@@ -195,15 +195,16 @@ def test_files(tmp_path):
     again = Ontology.load(tmp_path / "own.json", tagger=tag)
     assert list(again.triplets(make_pairs())) == list(induce(min_pairs=2).triplets(make_pairs()))
     assert again.mentions(make_pairs()).nouns == ("dog", "frisbee", "man", "puppy")
-    (tmp_path / "other.json").write_text('{"nouns": []}')
+    for damaged in (b'{"nouns": []}', b'{"nouns": [', b"\xff\xfe{}"):
+        (tmp_path / "other.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"other\.json is damaged \(.*`Ontology\.save` writes one"):
+            Ontology.load(tmp_path / "other.json")
+    text = (tmp_path / "ontology.json").read_text()
+    (tmp_path / "other.json").write_text(text.replace("frisbee", "puppy"))
+    with pytest.raises(ValueError, match=r"other\.json was damaged, or changed after it was written"):
+        Ontology.load(tmp_path / "other.json")
     with pytest.raises(ValueError, match="This is no ontology"):
-        Ontology.load(tmp_path / "other.json")
-    (tmp_path / "other.json").write_text('{"nouns": [')
-    with pytest.raises(ValueError, match=r"other\.json is no ontology"):
-        Ontology.load(tmp_path / "other.json")
-    (tmp_path / "other.json").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(ValueError, match=r"other\.json is no ontology"):
-        Ontology.load(tmp_path / "other.json")
+        Ontology.from_dict({"nouns": []})
     for damaged in ([{"noun": "dog"}], 3):
         with pytest.raises(ValueError, match=r"The ontology's nouns cannot be read \("):
             Ontology.from_dict({**ontology.to_dict(), "nouns": damaged})

@@ -67,6 +67,17 @@ def spectrum(rows=ROWS):
     return Dataset.from_dict(columns, features=features)
 
 
+def test_damaged_scores_are_made_again_from_their_parts(tmp_path):
+    kept = filter_spectrum(spectrum(), Grey(), at_least=0.30, folder=tmp_path)["similarity"][:]
+    (file,) = tmp_path.glob("scores-*.npy")
+    whole, batches = file.read_bytes(), Grey.batches
+    for place in (0, 130, len(whole) - 1):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 64]) + whole[place + 1 :])
+        assert filter_spectrum(spectrum(), Grey(), at_least=0.30, folder=tmp_path)["similarity"][:] == kept
+        assert file.read_bytes() == whole
+    assert Grey.batches == batches
+
+
 def test_exactly_the_threshold_is_kept_and_the_rest_is_listed(tmp_path, caplog):
     Grey.texts = ()
     with caplog.at_level(logging.INFO, "hf_curriculum.tasks.long_tail.generation"):
@@ -99,7 +110,7 @@ def test_scores_are_kept_and_made_again_when_the_images_change(tmp_path):
     assert Grey.batches == 3
     assert len(filter_spectrum(spectrum(), Grey(), **{**options, "at_least": 0.3})) == 3
     assert Grey.batches == 3
-    next(tmp_path.glob("scores-*.parquet")).unlink()  # a run that was killed before its end
+    next(tmp_path.glob("scores-*.npy")).unlink()  # a run that was killed before its end
     next(tmp_path.glob("parts-*/all/*/part-00001*")).unlink()
     filter_spectrum(spectrum(), Grey(), **options)
     assert Grey.batches == 4

@@ -58,6 +58,18 @@ def assert_alike(one, other, apart=0):
     assert max(int(np.abs(one[name].astype(int) - other[name]).max()) for name in one) <= apart
 
 
+def test_a_damaged_spectrum_is_made_again_from_its_parts(data, pipeline, tmp_path):
+    options = {"levels": (0.5,), "seeds": 1, "steps": 2}
+    wanted = pixels(spectrum(data, pipeline, tmp_path, **options))
+    file = tmp_path / generate.FILE
+    whole = file.read_bytes()
+    for place in (40, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        again = pixels(spectrum(data, pipeline, tmp_path, **options))
+        assert all(np.array_equal(again[name], wanted[name]) for name in wanted)
+        assert file.read_bytes() == whole
+
+
 def test_every_hard_image_at_every_level_with_every_seed(data, pipeline, tmp_path, caplog):
     with caplog.at_level(logging.INFO, "hf_curriculum.tasks.long_tail.generation"):
         made = spectrum(data, pipeline, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -11,8 +10,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from hf_curriculum.config import parse_json
-from hf_curriculum.files import write_atomically
+from hf_curriculum.files import read_sealed, write_sealed
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.ontology.induce import ENTITY, Corrections, NounClass, induced
 from hf_curriculum.tasks.alignment.ontology.nouns import Lemmas, Mentions, Tagging, find_nouns
@@ -272,7 +270,7 @@ class Ontology:
 
     def save(self, path: str | Path) -> None:
         """Writes it as JSON."""
-        write_atomically(path, json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n")
+        write_sealed(Path(path).resolve(), self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path, *, tagger: Tagging | None = None, lemmas: Lemmas | None = None) -> Ontology:
@@ -285,12 +283,9 @@ class Ontology:
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: it is no ontology.
+            ValueError: it is no ontology, or was changed after it was written.
         """
-        try:
-            found = cls.from_dict(parse_json(Path(path).read_text(encoding="utf-8")))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is no ontology ({error}). `Ontology.save` writes one.") from error
+        found = cls.from_dict(read_sealed(path, "`Ontology.save` writes one: induce it again."))
         return replace(found, tagger=tagger or found.tagger, lemmas=lemmas or found.lemmas)
 
     @validate_arguments

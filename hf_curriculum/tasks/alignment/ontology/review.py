@@ -74,7 +74,7 @@ def write_review(ontology: Ontology, path: str | Path) -> None:
         "# pairs whose image shows the class, their number, the PMI, the class of second highest PMI, the commonest.",
     ]
     between = ["# Not doubtful:"] if others else []
-    write_atomically(path, "\n".join([*head, *doubtful, *between, *others]) + "\n")
+    write_atomically(Path(path).resolve(), "\n".join([*head, *doubtful, *between, *others]) + "\n")
 
 
 def _line(noun: NounClass) -> str:

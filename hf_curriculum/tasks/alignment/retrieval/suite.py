@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -18,8 +17,8 @@ from hf_curriculum.config import without_nan
 from hf_curriculum.data.grouping import one_row_per_image
 from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
-from hf_curriculum.files import write_atomically
-from hf_curriculum.markdown import titled_tables
+from hf_curriculum.files import validate_beside, write_together
+from hf_curriculum.markdown import csv_cell, csv_text, titled_tables
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.retrieval.compare import TITLES, compare_retrieval
 from hf_curriculum.tasks.alignment.retrieval.ranks import RetrievalRanks, Similarities
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 RANKS_FILE = "ranks.csv"
+_RESULTS_FILE = "results.json"
 """The rank of every query: what another model's evaluation is compared with."""
 _COLUMNS = ("query", IMAGE_ID, CAPTION, "rank")
 
@@ -140,16 +140,14 @@ class RetrievalEvaluation:
     def write(self, folder: str | PathLike[str], about: Mapping[str, Any] | None = None) -> None:
         """Writes `results.json`, `results.md` and `ranks.csv` (the rank of every query).
 
+        `results.json` holds the digests of the others, with which they are compared when they are read back.
+
         Args:
-            folder: made if it is not there; files of the same names are replaced.
+            folder: made if it is not there; files of the same names are replaced, all of them or none.
             about: what else `results.json` says: the model, the data, the settings.
         """
-        folder = Path(folder)
-        content = {"about": dict(about or {}), **self.to_dict()}
-        write_atomically(folder / RANKS_FILE, self._ranks_csv())
-        write_atomically(folder / "results.md", self._markdown(for_terminals=False))
-        text = json.dumps(without_nan(content), indent=1, ensure_ascii=False, allow_nan=False)
-        write_atomically(folder / "results.json", text + "\n")
+        contents = {RANKS_FILE: self._ranks_csv(), "results.md": self._markdown(for_terminals=False)}
+        write_together(folder, contents, _RESULTS_FILE, without_nan({"about": dict(about or {}), **self.to_dict()}))
 
     def _ranks_csv(self) -> str:
         own, stream = self.ranks[self.name], io.StringIO()
@@ -158,9 +156,9 @@ class RetrievalEvaluation:
         writer = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL)
         writer.writerow(_COLUMNS)
         for caption, row, rank in zip(self.captions, own.image_of_text.tolist(), own.image.tolist(), strict=True):
-            writer.writerow(["text", self.image_ids[row], caption, rank])
+            writer.writerow(["text", csv_cell(self.image_ids[row]), csv_cell(caption), rank])
         for image_id, rank in zip(self.image_ids, own.text.tolist(), strict=True):
-            writer.writerow(["image", image_id, "", rank])
+            writer.writerow(["image", csv_cell(image_id), "", rank])
         return stream.getvalue()
 
 
@@ -366,13 +364,14 @@ def _read(path: str | PathLike[str]) -> tuple[list[tuple[str, ...]], RetrievalRa
             f"There is no file {file}. `hf-curriculum evaluate --suite retrieval --output FOLDER` writes "
             f"{RANKS_FILE} into FOLDER: name either."
         )
+    validate_beside(file, _RESULTS_FILE, "Evaluate the model again.")
     entries = read_rows(file, kind=".csv")
     if not entries or tuple(entries.header) != _COLUMNS:
         raise ValueError(
             f"{file} has {len(entries)} rows of the columns {entries.header}, and ranks have {list(_COLUMNS)}. Name "
             "another file."
         )
-    kinds, ids = [entry["query"] for entry in entries], [entry[IMAGE_ID] for entry in entries]
+    kinds, ids = [entry["query"] for entry in entries], [csv_text(entry[IMAGE_ID]) for entry in entries]
     texts = kinds.count("text")
     images = {image_id: row for row, image_id in enumerate(ids[texts:])}
     try:
@@ -385,7 +384,7 @@ def _read(path: str | PathLike[str]) -> tuple[list[tuple[str, ...]], RetrievalRa
             f"{file} cannot be read as ranks: it is to have queries of the kind 'text', then one of the kind 'image' "
             "for each image, and ranks from 1 on. Evaluate the model again."
         )
-    queries = [(entry["query"], entry[IMAGE_ID], entry[CAPTION]) for entry in entries]
+    queries = list(zip(kinds, ids, [csv_text(entry[CAPTION]) for entry in entries], strict=True))
     return queries, RetrievalRanks(ranks[:texts], ranks[texts:], rows)
 
 

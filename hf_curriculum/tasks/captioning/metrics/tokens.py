@@ -30,11 +30,11 @@ _MARKS = (
     r"\uff65\uffe0-\uffe1\uffe5-\uffe6"
 )
 """Marks and symbols beyond ASCII that are tokens in Java; it drops all others, as the COCO evaluation drops ","."""
-_HYPHEN = r"(?<!\p{M}\w*)[-‐‑_](?!\w*\p{M})"  # not next to a word with marks, as in Java
-_SLASH = r"(?<![^\W\d\p{ASCII}]\w*)/(?!\w*[^\W\d\p{ASCII}])"  # only between words in ASCII, as there
+_HYPHEN = r"(?<!\p{M}\w{0,99})[-‐‑_](?!\w{0,99}\p{M})"  # not next to a word with marks, as in Java
+_SLASH = r"(?<![^\W\d\p{ASCII}]\w{0,99})/(?!\w{0,99}[^\W\d\p{ASCII}])"  # only between words in ASCII, as there
 _TOKEN = regex.compile(
     rf"""
-    \w[\w.]*@\w[\w.]*\w | @\w+ | \#[A-Za-z]\w* | </?[A-Za-z][^<>\n]*>  # addresses, #names, tags
+    \w[\w.]{{0,99}}@\w[\w.]*\w | @\w+ | \#[A-Za-z]\w* | </?[A-Za-z][^<>\n]*>  # addresses, #names, tags
     | \d+[ ]\d+/\d+ | \d+:\d\d(?=[ap]m\b)                              # 22 3/4, 5:54 of 5:54pm
     | n't | '(?:s|m|d|re|ve|ll|em|cause|til)\b | 'n\b'? | '[0-9]{{2}}s?\b    # 's of dog's, 'em, 'n', '80s
     | \b(?:can(?=not\b)|(?:gon|wan)(?=na\b)|got(?=ta\b)|(?:lem|gim)(?=me\b)|y'(?=all\b)) | 't(?=is\b|was\b)

@@ -26,7 +26,6 @@ NAME_ALIASES = ("classname", "class_name", "label_name", "label name")
 """Names of the classes beside a column of their numbers."""
 _ENDINGS = ", ".join(IMAGE_SUFFIXES)
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-_LIST_LINE = re.compile(r"(?P<file>\S.*?)\s+(?P<label>-?\d+)(?:\s+(?P<guidance>\d+))?(?:\s+(?P<train_cnt>\d+))?")
 _LISTS = re.compile(r".*[_-](?P<split>train|val|validation|test)\.txt", re.IGNORECASE)
 RULES = f"""It recognises:
 - a Dataset or DatasetDict, the name of a data set on the Hub, a folder written by save_to_disk, *.parquet, *.arrow;
@@ -123,24 +122,32 @@ def read_list(path: Path) -> LabelledFiles:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            match = _LIST_LINE.fullmatch(line.strip())
-            widths.add(None if match is None else sum(part is not None for part in match.groups()))
-            if match is None or len(widths) > 1:
+            row = _parse_line(line)
+            widths.add(row and len(row))
+            if row is None or len(widths) > 1:
                 raise ValueError(
                     f"Line {number} of {path} is {line.strip()[:80]!r}. A list of labelled images has a file and a "
                     "class number in each line, `train/n01440764/n01440764_190.JPEG 0`, or in each also a guidance "
                     "and a count. Correct the line."
                 )
-            rows.append(match.groupdict())
+            rows.append(row)
     if not rows:
         raise ValueError(f"{path} is empty: there is nothing to train on. Name another file.")
-    table: dict[str, list[Any]] = {"file_name": [row["file"] for row in rows]}
-    table[LABEL] = [int(row["label"]) for row in rows]
-    if rows[0]["guidance"] is not None:
-        table[GUIDANCE] = [int(row["guidance"]) / 100 for row in rows]
-    if rows[0]["train_cnt"] is not None:
-        table["train_cnt"] = [int(row["train_cnt"]) for row in rows]
+    names = ("file_name", LABEL, GUIDANCE, "train_cnt")[: len(rows[0])]
+    table: dict[str, Any] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    if GUIDANCE in table:
+        table[GUIDANCE] = [value / 100 for value in table[GUIDANCE]]
     return LabelledFiles({UNSPLIT: table}, path.parent, _names_of_folders(table["file_name"], table[LABEL]))
+
+
+def _parse_line(line: str) -> tuple[str, *tuple[int, ...]] | None:
+    """File and numbers of a list's line: one to three, as many as it ends with; the first may be below zero."""
+    for count in (3, 2, 1):
+        name, *numbers = line.rsplit(None, count)
+        digits = [text.removeprefix("-" if place == 0 else "") for place, text in enumerate(numbers)]
+        if len(numbers) == count and all(text.isdecimal() and len(text) < 19 for text in digits):
+            return name.lstrip(), *map(int, numbers)
+    return None
 
 
 def read_table(path: Path, columns: Mapping[str, str] | None, left_out: LeftOut) -> LabelledFiles:

@@ -18,8 +18,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hf_curriculum.columns import GUIDANCE, IMAGE, LABEL, SOURCE_ID, require_columns
 from hf_curriculum.config import digest
+from hf_curriculum.data.array_files import save_cached
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.files import write_atomically
+from hf_curriculum.files import is_intact, new_file, own_folder, validate_intact
 from hf_curriculum.markdown import table
 from hf_curriculum.parts import data_digest, launched, wait_for_files
 from hf_curriculum.provenance import append_columns, numeric_column, read_column, score_values
@@ -285,7 +286,9 @@ def _folder(spectrum: Dataset, folder: str | Path | None) -> Path:
             "The spectrum is in memory alone, so it has no folder for its scores and the table of what is "
             "dropped. Pass `folder=`."
         )
-    return Path(spectrum.cache_files[0]["filename"]).parent / "filter" if folder is None else Path(folder)
+    if folder is None:
+        return own_folder(Path(spectrum.cache_files[0]["filename"]).parent / "filter")
+    return Path(folder).resolve()
 
 
 def _scores(
@@ -299,15 +302,18 @@ def _scores(
     column = scorer.caption_column
     inputs = append_columns(inputs, {column: pa.array(texts)}, {}, features={column: Value("string")})
     key = digest(data_digest(inputs), scorer.describe().to_json())
-    file = folder / f"scores-{key}.parquet"
-    if not file.exists():
+    file = folder / f"scores-{key}.npy"
+    if not is_intact(file):
+        if rank == 0:
+            file.unlink(missing_ok=True)
         found = add_scores_sharded(
-            inputs, scorer, folder / f"parts-{key}", part_rows=part_rows, batch_size=min(part_rows, 250)
+            inputs, scorer, own_folder(folder / f"parts-{key}"), part_rows=part_rows, batch_size=min(part_rows, 250)
         )
         if rank == 0:
-            _write_table(pa.table({"score": numeric_column(found, scorer.name)}), file)
+            save_cached(file, numeric_column(found, scorer.name).astype(np.float32))
     wait_for_files(folder, [file.name], timeout)
-    return pyarrow.parquet.read_table(file.absolute())["score"].to_numpy().astype(np.float32)
+    validate_intact(file)
+    return np.load(file)
 
 
 def _write_dropped(scored: Dataset, kept: np.ndarray, name: str, at_least: float, file: Path) -> None:
@@ -316,13 +322,8 @@ def _write_dropped(scored: Dataset, kept: np.ndarray, name: str, at_least: float
     found = rows[:] if len(rows) else rows.data.table.schema.empty_table()
     scores = numeric_column(rows.with_format(None), name)
     reasons = ["no score" if np.isnan(score) else f"below {at_least:g}" for score in scores]
-    _write_table(found.append_column("reason", pa.array(reasons, pa.string())), file)
-
-
-def _write_table(content: pa.Table, file: Path) -> None:
-    buffer = pa.BufferOutputStream()
-    pyarrow.parquet.write_table(content, buffer)
-    write_atomically(file, buffer.getvalue().to_pybytes())
+    with new_file(file) as temporary:
+        pyarrow.parquet.write_table(found.append_column("reason", pa.array(reasons, pa.string())), temporary)
 
 
 def _lost(spectrum: Dataset, kept: np.ndarray, levels: np.ndarray) -> list[str]:

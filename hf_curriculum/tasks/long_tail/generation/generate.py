@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from functools import cached_property, lru_cache
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +23,8 @@ from tqdm.auto import tqdm
 from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABEL, SOURCE_ID, require_columns
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
-from hf_curriculum.files import sole_writer
+from hf_curriculum.data.text import write_arrow
+from hf_curriculum.files import is_intact, sole_writer, validate_intact
 from hf_curriculum.parts import PartFolder, data_digest, launched, wait_for_files
 from hf_curriculum.provenance import ScoreProvenance, read_column
 from hf_curriculum.scorers.base import Scorer
@@ -182,16 +181,18 @@ def generate_spectrum(
     run = _Run(plan, drawer, sources, choices, retry, checks, batch_size)
     manifest = {"data": data_digest(sources.data), "classes": _classes(hard, label_column), **run.manifest}
     manifest["batch_size"] = batch_size
-    folder = Path(folder)
+    folder = Path(folder).resolve()
     with sole_writer(f"the share of process {rank} in {folder}", folder / f".{rank}.lock"):
         parts = PartFolder(folder, manifest, plan.images, part_images, single_process=world_size == 1)
         first = range(min(64, len(hard)))
         drawer.validate_distribution([choices[at][0] for at in first], [sources[at] for at in first])
         run.make(parts, range(rank, parts.count, world_size))
         file = folder / FILE
-        if rank == 0 and not file.exists():
+        if rank == 0 and not is_intact(file):
+            file.unlink(missing_ok=True)
             _merge(parts, run, file, label_column, timeout)
         wait_for_files(folder, [*(parts.file(part).name for part in range(parts.count)), FILE], timeout)
+        validate_intact(file)
         return Dataset.from_file(str(file))
 
 
@@ -506,23 +507,23 @@ def _png(image: Image.Image) -> bytes:
 def _merge(parts: PartFolder, run: _Run, file: Path, label_column: str, timeout: float) -> None:
     """Writes the spectrum, part by part, completely or not at all."""
     wait_for_files(parts.folder, [parts.file(part).name for part in range(parts.count)], timeout)
-    hard, jobs, again = run.sources.all, run.plan.jobs(), 0
+    hard, jobs = run.sources.all, run.plan.jobs()
     features = spectrum_features(run.provenance(), hard.features.get(label_column))
     given = {CAPTION: hard[CAPTION][:] if CAPTION in hard.column_names else None}
     given[LABEL] = read_column(hard, label_column) if LABEL in features else None
     given["suffixes"] = _occurrences(run.sources.ids)
-    temporary = file.with_name(f".{file.name}.{uuid4().hex}")
-    try:
-        with pa.OSFile(str(temporary), "wb") as out, pa.ipc.new_stream(out, features.arrow_schema) as writer:
-            for part in range(parts.count):
-                rows, found = parts.rows_of(part), parts.read(part)
-                again += int((found["tries"].to_numpy() > 1).sum())
-                columns = _columns(run, jobs[rows.start : rows.stop], found, given)
-                writer.write_table(pa.table(columns).select(list(features)).cast(features.arrow_schema))
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    tries: list[np.ndarray] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for part in range(parts.count):
+            rows, drawn = parts.rows_of(part), parts.read(part)
+            tries.append(drawn["tries"].to_numpy())
+            columns = _columns(run, jobs[rows.start : rows.stop], drawn, given)
+            yield from pa.table(columns).select(list(features)).cast(features.arrow_schema).to_batches()
+
+    write_arrow(file, batches(), features.arrow_schema)
     if run.retry is not None:
+        again = int((np.concatenate(tries) > 1).sum())
         logger.info("%s of %s images are a second try or a later one.", f"{again:,}", f"{run.plan.images:,}")
 
 

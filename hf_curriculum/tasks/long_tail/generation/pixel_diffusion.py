@@ -12,7 +12,7 @@ import PIL.Image
 import torch
 import torch.nn.functional as F
 
-from hf_curriculum.files import read_json, write_atomically
+from hf_curriculum.files import complete_folder, read_json, refuse_link, write_atomically
 
 SCENES_DIFFUSION = "scenes_diffusion"
 """The pipeline that ships with the package, trained on single objects of the embedded scenes, 32 pixels a side."""
@@ -91,9 +91,11 @@ class PixelDiffusionPipeline:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Saves U-Net and scheduler, and which CLIP reads the prompts."""
-        folder = Path(folder)
-        self.unet.save_pretrained(folder / "unet")
-        self.scheduler.save_pretrained(folder / "scheduler")
+        folder = Path(folder).resolve()
+        for name, part in (("unet", self.unet), ("scheduler", self.scheduler)):
+            refuse_link(folder / name)
+            with complete_folder(folder / name) as unfinished:
+                part.save_pretrained(unfinished)
         facts = {"pipeline": type(self).__name__, "scheduler": type(self.scheduler).__name__}
         facts["text_model"] = self.text_model
         write_atomically(folder / _FILE, json.dumps(facts, indent=1) + "\n")

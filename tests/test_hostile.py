@@ -1,0 +1,268 @@
+"""Texts, tables and packed files that are made to take time, memory or secrets."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import importlib
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import regex
+import typer
+from datasets import Dataset
+from typer.testing import CliRunner
+
+import hf_curriculum
+from hf_curriculum import load_captioned
+from hf_curriculum.cli.common import plainly, typed_again
+from hf_curriculum.config import redact
+from hf_curriculum.data import limits
+from hf_curriculum.data.readers.outside_files import named_files, validate_folder
+from hf_curriculum.hub.errors import in_words
+from hf_curriculum.markdown import csv_cell, csv_text, split_front_matter
+from hf_curriculum.studies.recipe import command_line
+from hf_curriculum.tasks.captioning.metrics.tokens import tokenize
+from hf_curriculum.tasks.long_tail.data.sources import read_list
+
+ROOT = Path(hf_curriculum.__file__).parent
+METHODS = ("search", "match", "fullmatch", "sub", "split", "findall", "finditer")
+UNITS = (
+    *("a", "0", " ", "\t", "\n", "\r\n", "-", "---\n", "_", ".", ",", ":", "/", "\\", "'", '"', "`", "*", "**a ", "#"),
+    *(
+        "<",
+        "<a",
+        "&",
+        "&#1",
+        "%",
+        "{a",
+        "[",
+        "[a",
+        "[img",
+        "(",
+        "@",
+        "=",
+        "a=",
+        "a ",
+        "a.",
+        "a-",
+        "a'",
+        "a_",
+        "1.",
+        "1,",
+    ),
+    *(
+        "é",
+        "中",
+        "ก",
+        "😀",
+        "<image",
+        "<|image",
+        "http://",
+        "image: ",
+        "option a",
+        "n't",
+        "iVBORw0KGgo",
+        "a.jpg ",
+        "sep=",
+    ),
+    *("IMG_", "\x85", "eval_a_", "-1 ", "1e+", "bucket_1", "```a\n", "a\n\n", "?a=&", "://a:", "token='", "a a"),
+)
+NOT_OF_OTHERS = {"hf_curriculum.config:_NUMBER"}  # PyYAML matches it at the beginning of a word alone
+
+
+def patterns():
+    """Name, pattern and method of each regular expression of the package, as its module uses it."""
+    for path in sorted(ROOT.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.name == "__main__.py" or not re.search(r"\b(?:re|regex)\.", text):
+            continue
+        module = importlib.import_module(
+            ".".join(("hf_curriculum", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        )
+        for name, value in vars(module).items():
+            for one in value.values() if isinstance(value, dict) else [value]:
+                if isinstance(one, (re.Pattern, regex.Pattern)) and isinstance(one.pattern, str):
+                    used = set(re.findall(rf"\b{name}\.({'|'.join(METHODS)})\b", text)) or {"search"}
+                    yield from ((f"{module.__name__}:{name}", one, method) for method in sorted(used))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+                library = {"re": re, "regex": regex}.get(getattr(node.func.value, "id", None))
+                if library and node.args and isinstance(getattr(node.args[0], "value", None), str):
+                    yield f"{module.__name__}:{node.lineno}", library.compile(node.args[0].value), node.func.attr
+
+
+def test_patterns_take_time_in_proportion_to_the_text():
+    seen = list(patterns())
+    assert len(seen) > 60
+    assert len(UNITS) >= 60
+    slow = []
+    for name, pattern, method in seen:
+        for unit in UNITS if name not in NOT_OF_OTHERS else ():
+            for size in (1_000, 12_000):  # a pattern that is slow at the first would never end at the second
+                text, start = (unit * size)[:size] + "!", time.process_time()
+                if method == "sub":
+                    pattern.sub("", text)
+                else:
+                    found = getattr(pattern, method)(text)
+                    list(found if method == "finditer" else ())
+                if (took := time.process_time() - start) > 0.5:
+                    slow.append((name, method, unit, size, round(took, 2)))
+                    break
+    assert not slow
+
+
+def test_texts_of_a_megabyte(tmp_path):
+    start = time.process_time()
+    for text in ("---" + "\n" * 1_000_000 + "x", "---\n" * 250_000, "\n---   " * 150_000):
+        (tmp_path / "README.md").write_text(text, newline="")
+        validate_folder(tmp_path)
+        split_front_matter(text)
+    (tmp_path / "list.txt").write_text("a" + " " * 1_000_000 + "x\n")
+    with pytest.raises(ValueError, match=r"Line 1 of .*list\.txt"):
+        read_list(tmp_path / "list.txt")
+    assert tokenize("a_" * 100_000 + "b@c.de").endswith("b@c.de")
+    assert time.process_time() - start < 60
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "label"), [("a b.jpg 3", "a b.jpg", 3), ("a.jpg -1", "a.jpg", -1), ("1 2.jpg\t4", "1 2.jpg", 4)]
+)
+def test_lines_of_lists(tmp_path, line, file, label):
+    (tmp_path / "list.txt").write_text(f"{line}\n")
+    table = read_list(tmp_path / "list.txt").splits["all"]
+    assert (table["file_name"], table["label"]) == ([file], [label])
+
+
+class TestPackedFiles:
+    @pytest.mark.parametrize("name", ["captions.csv.gz", "captions.jsonl.gz", "captions.json.gz", "captions.tsv.gz"])
+    def test_gzip(self, tmp_path, monkeypatch, name):
+        monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
+        with gzip.open(tmp_path / name, "wb") as file:
+            file.write(b'{"file_name": "a.png", "caption": "' if "json" in name else b"file_name,caption\na.png,")
+            file.write(b"a" * (8 << 20))
+        with pytest.raises(ValueError, match=rf"{re.escape(name)} unfold to .* over 100 times"):
+            load_captioned(tmp_path / name, images=False)
+
+    def test_honest_gzip(self, tmp_path):
+        with gzip.open(tmp_path / "captions.csv.gz", "wt") as file:
+            file.write("file_name,caption\n" + "".join(f"{n}.png,dog number {n}\n" for n in range(20_000)))
+        assert load_captioned(tmp_path / "captions.csv.gz", images=False)["caption"][19_999] == "dog number 19999"
+
+    @pytest.mark.parametrize("dictionary", [True, False])
+    def test_parquet(self, tmp_path, dictionary):
+        text = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), pa.array(["x" * 1_000_000]))
+        text = text if dictionary else text.cast(pa.string())
+        options = {"use_dictionary": dictionary, "compression": "zstd", "store_schema": False}
+        pq.write_table(pa.table({"caption": text}), tmp_path / "a.parquet", **options)
+        with pytest.raises(ValueError, match=r"a\.parquet unfold to 200,"):
+            load_captioned(tmp_path / "a.parquet", images=False)
+
+    def test_compressed_arrow(self, tmp_path):
+        table = pa.table({"caption": ["x" * 1_000_000] * 100})
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with (
+            pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+            pa.ipc.new_stream(sink, table.schema, options=options) as to,
+        ):
+            to.write_table(table)
+        with pytest.raises(ValueError, match=r"a\.arrow unfold to 100,000,"):
+            load_captioned(tmp_path / "a.arrow", images=False)
+
+
+class TestColumns:
+    @pytest.mark.parametrize("name", ["captions.csv", "captions.jsonl"])
+    def test_too_many(self, tmp_path, name):
+        row = {"file_name": "a.png", "caption": "a dog", **{f"c{n}": n for n in range(limits.MOST_COLUMNS)}}
+        text = json.dumps(row) if name.endswith("l") else f"{','.join(row)}\n{','.join(map(str, row.values()))}\n"
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=rf"{name}.* has 25,002 columns, and at most 25,000"):
+            load_captioned(tmp_path / name, images=False)
+
+    def test_rows_with_fields_of_their_own(self, tmp_path):
+        rows = [{"file_name": "a.png", "caption": "a", f"c{n}": n} for n in range(5_000)]
+        (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        with pytest.raises(ValueError, match="5,000 rows have 5,002 fields together"):
+            load_captioned(tmp_path / "captions.jsonl", images=False)
+
+    def test_features_are_copied_once(self, monkeypatch):
+        data, asked = Dataset.from_dict({f"c{n}": [n] for n in range(50)}), []
+        features = Dataset.features
+        monkeypatch.setattr(Dataset, "features", property(lambda self: asked.append(1) or features.fget(self)))
+        assert list(named_files(data)) == []
+        assert len(asked) == 1
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        ("text", "clean"),
+        [
+            ("--hub_token abcdef --x", "--hub_token <token> --x"),
+            ("--hub-token=abcdef", "--hub-token=<token>"),
+            ("https://me:pass@host/x", "https://<token>@host/x"),
+            ("s3://key:secret@bucket/x", "s3://<token>@bucket/x"),
+            ("abfs://container@account/x", "abfs://container@account/x"),
+            ("https://a/b?id=5&X-Amz-Signature=ab", "https://a/b?id=5&X-Amz-Signature=<token>"),
+            ("{'token': 'abcdef'}", "{'token': <token>}"),
+            ("pad_token='[PAD]', pass `token=`", "pad_token='[PAD]', pass `token=`"),
+        ],
+    )
+    def test_redact(self, text, clean):
+        assert redact(text) == clean
+
+    def test_of_the_environment(self, monkeypatch):
+        monkeypatch.setenv("HF_TOKEN", "open sesame")
+        assert redact("it was open sesame.") == "it was <token>."
+
+    def test_commands_to_type_again(self, monkeypatch):
+        monkeypatch.setattr(sys, "argv", ["x", "babylm_git", "--hub_token", "my own", "--hub_token=hf_ABCDEFGHIJ"])
+        for command in (typed_again(), command_line()):
+            assert "my own" not in command
+            assert "hf_ABC" not in command
+            assert "babylm_git --hub_token <token>" in command
+
+
+class TestErrorsInTheShell:
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (MemoryError(), "The memory did not suffice"),
+            (pa.ArrowInvalid("no Parquet"), r"A file cannot be read \(ArrowInvalid: no Parquet\)"),
+            (pa.ArrowKeyError("x"), r"A file cannot be read \(ArrowKeyError"),
+            (ValueError("token='abcdef' is wrong"), "token=<token> is wrong"),
+        ],
+    )
+    def test_a_sentence(self, error, said):
+        def command() -> None:
+            raise error
+
+        app = typer.Typer()
+        app.command()(plainly(command))
+        found = CliRunner().invoke(app, [])
+        assert found.exit_code == 1
+        assert re.search(said, found.output)
+
+    def test_ours_alone(self):
+        for bug in (AssertionError("x"), TypeError("x"), KeyError("x"), RuntimeError("of a library")):
+            assert in_words(bug) is None
+        with pytest.raises(RuntimeError) as caught:
+            _refuse()
+        assert in_words(caught.value) is None  # raised by a test, not by the package
+
+
+def _refuse():
+    raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+a", "-a", "@a", "\ta", "\ra", "'a", "'=a", "a", "", "a=b", "it's"])
+def test_cells_are_read_back(text):
+    cell = csv_cell(text)
+    assert csv_text(cell) == text
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert csv_cell(-1.5) == -1.5
