@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,10 +19,10 @@ _BLOCK = 1 << 20
 
 
 @contextmanager
-def sealed_parquet(target: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+def sealed_parquet(target: Path, schema: pa.Schema, **options: Any) -> Iterator[pq.ParquetWriter]:
     """A writer of a Parquet file, which takes the place of `target` when it is written and sealed."""
     with new_file(target) as path:
-        with pq.ParquetWriter(path.absolute(), schema, compression="zstd", write_page_checksum=True) as writer:
+        with pq.ParquetWriter(path.absolute(), schema, compression="zstd", **options) as writer:
             yield writer
             writer.add_key_value_metadata({_KEY: _MARK + b"0" * _DIGITS})
         place, _, digest = _seal(path)
