@@ -99,18 +99,18 @@ class Writer:
 
 
 class CommandError(RuntimeError):
-    """What a command that failed printed on standard error."""
+    """What a command that failed printed on standard error, or else on standard output."""
 
 
 def command(*words: object) -> None:
     """`hf-curriculum WORDS` in this process."""
-    messages = io.StringIO()
-    with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(io.StringIO()):
+    messages, results = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(results):
         try:
             app([str(word) for word in words])
         except SystemExit as end:
             if end.code:
-                raise CommandError(messages.getvalue()) from None
+                raise CommandError(messages.getvalue() or results.getvalue()) from None
 
 
 def files_in(folder: Path, *names: str) -> dict[str, bytes]:
