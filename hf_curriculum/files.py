@@ -457,13 +457,14 @@ def lock_file(path: str | Path) -> Iterator[str]:
     refuse_link(path)
     lock: FileLock | SoftFileLease = FileLock(path, on_acquired=_sign)
     try:
-        try:
-            lock.acquire(timeout=0)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            lock = SoftFileLease(path, lease_duration=_LEASE)
-            lock.acquire(timeout=_LOOK)
+        with explained(path, []):
+            try:
+                lock.acquire(timeout=0)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                lock = SoftFileLease(path, lease_duration=_LEASE)
+                lock.acquire(timeout=_LOOK)
     except Timeout:
         yield _holder(path)
         return

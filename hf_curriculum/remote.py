@@ -40,12 +40,12 @@ _NO_CREDENTIALS = (
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A temporary folder for what is fetched; those that killed processes have left are removed first.
+def scratch_folder(below: str | Path | None = None) -> Iterator[Path]:
+    """A temporary folder for what is fetched or sent; those that killed processes have left are removed first.
 
     Beside each lies a lock, which exists before the folder does and is free when its process has ended.
     """
-    root = Path(tempfile.gettempdir())
+    root = Path(below or tempfile.gettempdir())
     for name in {left.name.removesuffix(_LOCK) for left in root.glob(f"{_SCRATCH}*")}:
         with suppress(OSError, ValueError), lock_file(root / f"{name}{_LOCK}") as holder:  # another user's, or a link
             if not holder:

@@ -198,7 +198,7 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     """Loads a folder of `save_scored`, and verifies the data against `scores.json`; or a folder of `score_shards`.
 
     Captions, scores and all else but the bytes of images, audio and video are compared with what was saved. Those
-    are not, because it would take as long as the disk takes to read them all; `verify_scored` compares them too.
+    are not, because it would take as long as the disk takes to read them all; `verify` compares them too.
 
     Args:
         path: the folder. One of `score_shards` becomes a data set of keys and scores, without captions or images.

@@ -23,6 +23,7 @@ from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.text import cached_arrow
 from hf_curriculum.files import DamagedFileError, read_sealed, reading
 from hf_curriculum.provenance import ScoreProvenance
+from hf_curriculum.sealed_parquet import validate_sealed_parquet
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -114,15 +115,15 @@ def read_shard_scores(folder: str | Path, shard: str, columns: Sequence[str] | N
         ValueError: it was made in another way than the others.
     """
     file, opened, _ = _opened(folder, shard)
+    validate_sealed_parquet(file, _REMEDY)
     with reading(file, _REMEDY):
         return opened.read(None if columns is None else list(columns), use_threads=False)
 
 
 def verify_shard_scores(folder: str | Path, shard: str) -> dict[str, Any]:
-    """Reads all scores of a shard, for the checksums of their pages; returns what is said of it, errors as above."""
-    file, opened, about = _opened(folder, shard)
-    with reading(file, _REMEDY):
-        opened.read(use_threads=False)
+    """Compares all scores of a shard with what was written; returns what is said of it, errors as above."""
+    file, _, about = _opened(folder, shard)
+    validate_sealed_parquet(file, _REMEDY)
     return about
 
 
@@ -132,13 +133,13 @@ def about_shard(folder: str | Path, shard: str) -> dict[str, Any]:
 
 
 def _opened(folder: str | Path, shard: str) -> tuple[Path, pq.ParquetFile, dict[str, Any]]:
-    """The file of a shard's scores, which checks its pages when they are read, and what it says of itself."""
+    """The file of a shard's scores, and what it says of itself."""
     file, manifest = score_file(folder, shard), read_manifest(folder)
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: the shard {shard} is not scored yet. Run `score_shards`.")
     validate_inside([str(file.absolute())], [folder], folder)
     with reading(file, _REMEDY):
-        opened = pq.ParquetFile(file.absolute(), page_checksum_verification=True)
+        opened = pq.ParquetFile(file.absolute())
         about = parse_json(opened.schema_arrow.metadata[MARK])
         if about.pop(_SEAL) != digest(json.dumps(about)):
             raise DamagedFileError(f"{file} is damaged: its metadata is not what was written. {_REMEDY}")

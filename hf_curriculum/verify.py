@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hf_curriculum.files import SEAL
+from hf_curriculum.sealed_parquet import is_sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
 
@@ -85,8 +86,7 @@ def _written_below(root: Path) -> Iterator[tuple[str, Path, str]]:
             yield _FOLDERS[marker][0], folder, _FOLDERS[marker][1]
         if marker in _ALONE:
             folders.clear()
-            continue
-        for name in sorted({*names} - _FOLDERS.keys()):
+        for name in sorted({*names} - {marker}):
             yield from _of_file(folder / name)
 
 
@@ -96,7 +96,7 @@ def _of_file(file: Path) -> Iterator[tuple[str, Path, str]]:
         yield "exported order", file, "planning.export:verify_order"
     elif file.suffix == ".json" and not file.with_suffix("").is_file() and _is_sealed(file):
         yield "record", file, "files:verify_together"
-    elif file.suffix == ".parquet" and _is_sealed(file):
+    elif file.suffix == ".parquet" and is_sealed_parquet(file):
         yield "side file of scores", file, "scoring.join:verify_side_file"
 
 
@@ -105,7 +105,7 @@ def _is_sealed(file: Path) -> bool:
     with file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - 64))
         tail = stream.read()
-    return SEAL.encode() in tail or re.search(rb'"[0-9a-f]{12}|[0-9a-f]{12}"', tail) is not None
+    return f'"{SEAL}"'.encode() in tail or re.search(rb'".{4}": "[0-9a-f]{16}"\s*}\s*\Z', tail) is not None
 
 
 def _comparison(name: str) -> Callable[[Path], object]:
@@ -116,9 +116,9 @@ def _comparison(name: str) -> Callable[[Path], object]:
 
 
 _FOLDERS: Mapping[str, tuple[str, str]] = {
-    "scores.json": ("scored data set", "scored_data:verify_scored"),
     "shards.json": ("scores of shards", "scored_shards:verify_scored_shards"),
     "buckets.json": ("buckets", "streaming.index:verify_bucketed"),
+    "scores.json": ("scored data set", "scored_data:verify_scored"),
     "region_store.json": ("region store", "data.regions.store:RegionStore"),
     "vision_features.json": ("vision features", "models.vision_features:VisionFeatures"),
     "curriculum.json": ("checkpoint", "training.checkpoints:verify_checkpoint"),

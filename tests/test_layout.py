@@ -18,11 +18,10 @@ from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments
 
 ROOT = Path(hf_curriculum.__file__).parent
 ORDER = [
-    *("names", "auto_classes", "words", "columns", "rng", "config", "shapes", "markdown", "html_table", "views"),
+    *("names", "auto_classes", "words", "columns", "rng", "config", "files", "sealed_parquet", "shapes", "markdown", "html_table", "views"),
     "provenance",
     *(
         "fingerprint",
-        "sealed_parquet",
         "parts",
         "claims",
         "remote",

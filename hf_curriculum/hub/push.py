@@ -25,6 +25,7 @@ from hf_curriculum.hub.errors import explained, validate_token
 from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance
+from hf_curriculum.remote import scratch_folder
 from hf_curriculum.scored_data import write_provenance
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.index import BucketIndex
@@ -223,8 +224,8 @@ def send(
     with explained(f"Pushing the scored data to {repo_id}", _KEPT, token):
         look = _find_if_online if dry_run else _open
         target = look(api, repo_id, private, revision)
-        with tempfile.TemporaryDirectory(prefix="hf_curriculum-", dir=scratch) as made:
-            folder = Path(made) / "repository"
+        with scratch_folder(scratch) as made:
+            folder = made / "repository"
             with _on_disk(folder):
                 write(target, folder)
             contents = _contents(target, splits, folder)

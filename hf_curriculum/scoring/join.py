@@ -46,7 +46,7 @@ from hf_curriculum.provenance import (
     validate_choice,
 )
 from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, SHARD, UID, checksums, load_scored_shards
-from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet
+from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet, validate_sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -649,6 +649,11 @@ def _read_shards(folder: Path, splits: Mapping[str, Dataset]) -> tuple[Dataset, 
             "`url` that the data has too."
         )
     return table, {"key": keys, "scores": list(read_provenance(table))}
+
+
+def verify_side_file(file: Path) -> None:
+    """Compares a file of `save_scores`, or a part of scores, with the digest that it holds of itself."""
+    validate_sealed_parquet(file, _REMEDY)
 
 
 def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:

@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from datasets import Image, IterableDataset
 from tqdm.auto import tqdm
 
@@ -43,7 +42,6 @@ from hf_curriculum.files import (
     read_sealed,
     remove_dead,
     sole_writer,
-    write_atomically,
     write_sealed,
 )
 from hf_curriculum.parts import PartFolder, launched
@@ -71,6 +69,7 @@ from hf_curriculum.scorers.base import CaptionScorer, Scorer
 from hf_curriculum.scorers.visual.images import image_workers
 from hf_curriculum.scoring.add_scores import as_scorers
 from hf_curriculum.scoring.sharded import FITTED, read_fitted, write_fitted
+from hf_curriculum.sealed_parquet import sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -431,11 +430,10 @@ class ShardRun:
         file = score_file(self.out, shard.name)
         try:
             about = verify_shard_scores(self.out, shard.name)
-            if former != shard.stamp:
+            same = shard.kind == "files" or about["bytes"] == shard.bytes
+            if same and former != shard.stamp:
                 with shard.local() as path:
                     same = self.reader(path, shard).digest == about["digest"]
-            else:
-                same = shard.kind == "files" or about["bytes"] == shard.bytes
         except FileNotFoundError as error:
             return f"{error}" if file.exists() else ""
         except DamagedFileError as error:
@@ -554,14 +552,12 @@ class ShardRun:
             logger.info("%s: %s.", shard.name, reader.left_out.describe())
         schema = score_features(self.way).arrow_schema
         schema = schema.with_metadata({**schema.metadata, MARK: mark(about)})
-        buffer = pa.BufferOutputStream()
         encodings = dict.fromkeys(kept, "DELTA_BYTE_ARRAY") | dict.fromkeys(scores, "BYTE_STREAM_SPLIT")
-        options = {"compression": "zstd", "use_dictionary": False, "column_encoding": encodings}
-        pq.write_table(pa.table(columns).cast(schema), buffer, write_page_checksum=True, **options)
         file = score_file(self.out, shard.name)
         for folder in reversed(file.relative_to(self.out).parents[:-1]):
             own_folder(self.out / folder)
-        write_atomically(file, buffer.getvalue().to_pybytes())
+        with sealed_parquet(file, schema, use_dictionary=False, column_encoding=encodings) as writer:
+            writer.write_table(pa.table(columns).cast(schema))
 
     def scores_of(self, batch: dict[str, list[Any]], worker: int | None, left_out: LeftOut) -> dict[str, np.ndarray]:
         """Column → scores float32 (rows,) of a batch: NaN where an image is damaged, or the scorer fails on a row."""

@@ -49,7 +49,6 @@ from hf_curriculum import (
     score_shards,
     summarise,
 )
-from hf_curriculum.cli import app
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.models.vision_features import VisionFeatures
@@ -315,7 +314,7 @@ def trials(kind: Kind, bench: Bench, seed: int, share: float) -> Iterator[Trial]
         raise RuntimeError(f"{kind.name} cannot be read undisturbed, or differently each time: {wanted} {again}")
     bench.reset(True)
     files = sorted(path for path in bench.out.glob(kind.files) if path.is_file())
-    has_verify = kind.verify and "verify" in {info.name or info.callback.__name__ for info in app.registered_commands}
+    has_verify = kind.verify and not forked(lambda: written.command("verify", "--help")).error
     if has_verify and (false := forked(lambda: written.command("verify", bench.out / kind.verify))).error:
         has_verify = False
         yield Trial(kind.name, "verify", "nothing", "false", false.text)

@@ -105,13 +105,26 @@ def test_every_option_of_scores_in_place(tmp_path, replaced):
     status = ShardScores(2, 2, 9)
     score, look = (replaced("scoring.shards", name, status) for name in ("score_shards", "shard_status"))
     words = ["--scorer", "caption_length", "--keep", "uid", "--keep", "url", "--column", "caption=text"]
-    words += ["--num-proc", 3, "--num-workers", 4, "--batch-size", 7, "--rank", 1, "--ranks", 5]
+    words += [
+        "--num-proc",
+        3,
+        "--num-workers",
+        4,
+        "--batch-size",
+        7,
+        "--rank",
+        1,
+        "--ranks",
+        5,
+        "--bad-shards",
+        "drop",
+    ]
     found = done("score", "c/*.tar", tmp_path, "--in-place", *words)
     assert found.stdout == "2 of 2 shards are scored: 9 pairs.\n"
     [((source, [scorer], out), named)] = score.calls
     assert (source, type(scorer), out) == ("c/*.tar", CaptionLength, tmp_path)
-    numbers = {"num_proc": 3, "num_workers": 4, "batch_size": 7, "rank": 1, "world_size": 5}
-    assert named == {"columns": {"caption": "text"}, "keep": ["uid", "url"], **numbers}
+    others = {"num_proc": 3, "num_workers": 4, "batch_size": 7, "rank": 1, "world_size": 5, "bad_shards": "drop"}
+    assert named == {"columns": {"caption": "text"}, "keep": ["uid", "url"], **others}
     assert json.loads(done("score", "c", tmp_path, "--status", "--json").stdout)["pairs"] == 9
     assert look.calls == [((tmp_path,), {})]
 
@@ -120,6 +133,7 @@ def test_every_option_of_scores_in_place(tmp_path, replaced):
     ("words", "message"),
     [
         (["out", "--keep", "uid"], "It goes with --in-place."),
+        (["out", "--bad-shards", "drop"], "It goes with --in-place."),
         (["out", "--in-place", "--overwrite"], "It does not go with --in-place: True. Leave it out."),
         (["--in-place", "--scorer", "caption_length"], "Name the folder of the scores, OUTPUT."),
     ],

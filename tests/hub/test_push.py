@@ -420,8 +420,9 @@ def test_a_disk_that_fails_at_any_byte_is_named_with_what_to_do(tmp_path, option
     data = data.cast_column("image", Image(decode=False))
     call = partial(push_scored, data, "me/data", scratch=tmp_path, dry_run=True, **options)
     told = rf"OSError: \[Errno {errno.EFBIG}\] File too large; nothing was sent\. `scratch=` names.*{tmp_path}"
-    for size in (0, 100, 5_000, 40_000, 100_000):
+    for size in (100, 5_000, 40_000, 100_000):
         assert re.match(told, str(said := on_a_disk_of(size, call))), (size, said)
+    assert re.match(rf"OSError: .*nothing was replaced.*{tmp_path}", on_a_disk_of(0, call))  # of the folder's lock
     assert on_a_disk_of(10_000_000, call) == ""
     assert list(tmp_path.iterdir()) == []
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_curriculum.training.checkpoints import read_curriculum, verify_run
+
 pytestmark = pytest.mark.slow
 
 STEPS = 23
@@ -213,6 +215,16 @@ def test_a_killed_run_continues_bit_for_bit(runs, cell):
     assert resumed.steps == whole.steps
     assert resumed.final == whole.final
     assert resumed.audit == whole.audit
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=name_of)
+def test_checkpoints_hold_what_every_process_wrote(runs, cell):
+    names = {f"rng_state_{rank}.pth" for rank in range(cell[0])} if cell[0] > 1 else {"rng_state.pth"}
+    for run in ("whole", "killed"):
+        folder = runs / name_of(cell) / run
+        verify_run(folder)
+        for checkpoint in folder.glob("checkpoint-*"):
+            assert names <= read_curriculum(checkpoint)["files"].keys()
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=name_of)
