@@ -134,12 +134,13 @@ def test_damaged_shards_are_told_while_they_are_read(tmp_path):
     save_bucketed(data, tmp_path / "out", 1, score_column="score")
     file = next((tmp_path / "out").glob("bucket_0/*.parquet"))
     whole = file.read_bytes()
-    for place in (100, len(whole) - 1):  # in a page, where nothing but its checksum tells, and in the last letters
+    for place, partly in ((100, r"is damaged \(\w+: "), (len(whole) - 1, "ends with another footer than was written")):
         damaged = bytearray(whole)
-        damaged[place] ^= 1
+        damaged[place] ^= 1  # in a page, of which its checksum tells where some columns are read, and at the end
         file.write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"{file.name} is damaged \(\w+: .*run `save_bucketed` again"):
-            list(BucketedStream(tmp_path / "out", Phases(1), global_batch_size=4))
+        for columns, what in ((None, "holds something else than was written"), (["text"], partly)):
+            with pytest.raises(ValueError, match=rf"{file.name} {what}.*run `save_bucketed` again"):
+                list(BucketedStream(tmp_path / "out", Phases(1), global_batch_size=4, columns=columns))
     file.unlink()
     with pytest.raises(FileNotFoundError):
         list(BucketedStream(tmp_path / "out", Phases(1), global_batch_size=4))

@@ -280,7 +280,6 @@ def test_files_of_unfinished_work_that_were_exchanged_or_are_of_another_run_are_
     two.rename(one)
     (pieces / "x").rename(two)
     shutil.copy(tmp_path / ".other.unfinished/pieces" / three.name, three)
-    shutil.copy(tmp_path / ".other.unfinished/plan.json", tmp_path)  # this one alone is no other run's
     bucket_shards(*args, tmp_path / "out", 3)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     if ending == "batches":
