@@ -357,7 +357,7 @@ def explained(path: Path, temporaries: list[Path]) -> Iterator[None]:
         of_another = error.filename is not None and Path(error.filename) not in (path, path.parent, *temporaries)
         if error.errno is None or of_another or isinstance(error, FileExistsError):
             raise
-        message = f"{os.strerror(error.errno)}; nothing was replaced, and the same call goes on when that is mended"
+        message = f"{os.strerror(error.errno)}; nothing was replaced, and the same call continues when that is mended"
         raise OSError(error.errno, message, str(path)) from error
 
 

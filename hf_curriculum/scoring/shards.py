@@ -156,8 +156,8 @@ def score_shards(
 
     Any number of processes may share `out`, at the same time or later, on a disk that all see: each takes the next
     free shard. The shard of a process that died becomes free again. Every process waits until all shards are scored. A
-    shard at an address is fetched while the one before it is scored, and compared with the MD5 or SHA-256 that S3,
-    Google Cloud, Azure or the Hub have of it. Of objects that were uploaded in parts or composed they have none.
+    shard at an address is fetched while the one before it is scored. It is compared with the MD5 or SHA-256 that its
+    store has of it. Of objects that were uploaded in parts or composed a store has none.
 
     A fault of a pair is a fault of that pair alone. Its score is NaN where the caption or image is missing, where the
     caption is no text (a number, a list of several texts), and where the scorer fails. `ShardScores.left_out` counts

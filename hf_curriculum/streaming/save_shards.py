@@ -25,7 +25,7 @@ from hf_curriculum.planning.ranking import Easy, Unscored
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
 from hf_curriculum.scored_shards import KEY, UID, about_shard, finished_shards, read_manifest, read_shard_scores
 from hf_curriculum.shapes import validate_arguments
-from hf_curriculum.streaming.bucketing import open_work
+from hf_curriculum.streaming.bucketing import Bucketing, open_work
 from hf_curriculum.streaming.index import BucketIndex, ShardFormat, quantile_positions
 from hf_curriculum.streaming.save import (
     SHARD_ROWS,
@@ -139,6 +139,13 @@ def bucket_shards(
         shard_size = max(1, min(SHARD_ROWS, _SHARD_BYTES // max(1, average)))
     data = {"scores": chosen.digest, "columns": crawl.columns, "split": split}
     run = run_of(crawl, layout_of(sizes, format, seed, shard_size), target, format, cuts, data)
+    return _write_together(run, cuts, split, target, workers, overwrite)
+
+
+def _write_together(
+    run: Bucketing, cuts: Cuts, split: str, target: Path, workers: int, overwrite: bool
+) -> BucketIndex:
+    """What all processes of one run write, by whomever of them; a run in another way is refused meanwhile."""
     with ExitStack() as joined:
         with writing(target, _PATIENCE):
             finished = find_finished(run, cuts, target, overwrite)

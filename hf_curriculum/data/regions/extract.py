@@ -88,7 +88,8 @@ def extract_regions(
 
     Example:
         >>> from PIL import Image
-        >>>         >>> images = {"9": Image.new("RGB", (80, 60)), "10": Image.new("RGB", (60, 80), "red")}
+        >>> import tempfile
+        >>> images = {"9": Image.new("RGB", (80, 60)), "10": Image.new("RGB", (60, 80), "red")}
         >>> store = extract_regions(images, "scenes_clip", f"{tempfile.mkdtemp()}/store", grid=4)
         >>> store["9"].features.shape, store.facts["regions"]
         ((16, 128), 32)

@@ -170,14 +170,8 @@ def evaluate_captions(
     sees = features is None and written is None
     rows, split = load_rows(data, split, images, read=sees or clip is not None, shown=html is not None)
     others = named_paths(compare or (), "--compare")
-    given = {
-        "name": name_of(Path(model)),
-        "clip": clip,
-        "compare": others,
-        "difficulty": difficulty_from,
-        "limit": limit,
-    }
-    suite = CaptionSuite(rows, metrics or "all", **given)
+    compared = {"compare": others, "difficulty": difficulty_from}
+    suite = CaptionSuite(rows, metrics or "all", name=name_of(Path(model)), clip=clip, limit=limit, **compared)
     about: dict[str, Any] = {"version": __version__, "model": model, "data": data, "split": split}
     if written is None:
         settings = {"num_beams": beams or 5, "max_new_tokens": max_new_tokens, "batch_size": batch_size}

@@ -136,15 +136,9 @@ def propose_command(
     folder = parts or output.with_name(f"{output.name}.parts")
     if parts is None:
         refuse_link(folder)
-    saving = {
-        "num_proc": num_proc,
-        "part_images": part_images,
-        "folder": folder,
-        "overwrite": overwrite,
-        "first_only": True,
-    }
+    saving = {"num_proc": num_proc, "part_images": part_images, "folder": folder, "overwrite": overwrite}
     try:
-        boxed = add_proposals(data, found_by, drop_empty=drop_empty, **saving)
+        boxed = add_proposals(data, found_by, drop_empty=drop_empty, first_only=True, **saving)
     except KeyboardInterrupt:
         note(f"\nInterrupted. Finished parts are kept in {folder}; the same command continues:\n  {typed_again()}")
         raise
