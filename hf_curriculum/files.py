@@ -33,6 +33,8 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LEASE = 30.0  # seconds after which a silent process loses a lock, on a disk that has none of its own
 _LOOK = 35.0  # seconds that such a lock is looked at: a dead owner on another machine looks alive for a lease
 SEAL = "seal"
+"""The key of the digest that `write_sealed` puts into JSON."""
+_tidied: set[tuple[int, Path]] = set()
 _DIGEST_BYTES = 16
 
 
@@ -180,8 +182,6 @@ def new_files(*targets: str | Path) -> Iterator[list[Path]]:
     """
     paths = [Path(target) for target in targets]
     with ExitStack() as stack:
-        for path in paths:
-            remove_dead(path)
         temporaries = [stack.enter_context(_temporary(path)) for path in paths]
         with explained(paths[-1], temporaries):
             yield temporaries
@@ -312,6 +312,9 @@ def _temporary(path: Path) -> Iterator[Path]:
     """A new empty file beside another one, of which the name tells who writes it; it is deleted in the end."""
     with explained(path, []):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if (here := (os.getpid(), path.parent)) not in _tidied:  # once: a folder may have a hundred thousand files
+            _tidied.add(here)
+            remove_dead(path.parent)
         temporary = path.with_name(f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.{path.name}")
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # permissions as the umask says
     try:
@@ -325,10 +328,9 @@ def _writer() -> str:
     return f".{zlib.crc32(platform.node().encode()):08x}-"
 
 
-def remove_dead(path: Path) -> None:
-    """Removes temporary files that killed processes of this machine have left of a file, or of all in a folder."""
-    folder, name = (path, "*") if path.is_dir() else (path.parent, glob.escape(path.name))
-    for left in folder.glob(f"{_writer()}*-*.{name}"):
+def remove_dead(folder: Path) -> None:
+    """Removes temporary files that killed processes of this machine have left in a folder."""
+    for left in folder.glob(f"{_writer()}*-*.*"):
         pid = left.name.split("-")[1]
         if pid.isdecimal() and not is_running(int(pid)):
             if left.is_dir() and not left.is_symlink():

@@ -151,6 +151,16 @@ class PartFolder:
         return pa.concat_tables([self.read(part) for part in range(self.count)]) if self.count else pa.table({})
 
 
+def verify_parts(folder: Path) -> None:
+    """Compares the manifest and the parts in a folder with what was written; a `ValueError` where they differ."""
+    manifest = read_sealed(folder / _MANIFEST, _REMEDY, ["rows", "rows_per_part"])
+    rows, step = manifest.pop("rows"), manifest.pop("rows_per_part")
+    run = PartFolder(folder, manifest, rows, step)
+    for part in range(run.count):
+        if run.file(part).is_file():
+            run.read(part)
+
+
 def wait_for_files(folder: Path, names: Sequence[str], timeout: float) -> None:
     """Waits for files that other processes write; a `TimeoutError` if none came for `timeout` seconds."""
     missing, since = _absent(folder, names), time.monotonic()

@@ -94,9 +94,11 @@ def _of_file(file: Path) -> Iterator[tuple[str, Path, str]]:
     """How a file of its own is compared; nothing for one of another program."""
     if file.with_name(f"{file.name}.json").is_file():
         yield "exported order", file, "planning.export:verify_order"
+    elif file.name == "result.json" and _is_sealed(file):
+        yield "result of a study", file, "studies.study:verify_result"
     elif file.suffix == ".json" and not file.with_suffix("").is_file() and _is_sealed(file):
         yield "record", file, "files:verify_together"
-    elif file.suffix == ".parquet" and is_sealed_parquet(file):
+    elif file.suffix == ".parquet" and not file.with_name("run.json").is_file() and is_sealed_parquet(file):
         yield "side file of scores", file, "scoring.join:verify_side_file"
 
 
@@ -119,6 +121,7 @@ _FOLDERS: Mapping[str, tuple[str, str]] = {
     "shards.json": ("scores of shards", "scored_shards:verify_scored_shards"),
     "buckets.json": ("buckets", "streaming.index:verify_bucketed"),
     "scores.json": ("scored data set", "scored_data:verify_scored"),
+    "run.json": ("parts", "parts:verify_parts"),
     "region_store.json": ("region store", "data.regions.store:RegionStore"),
     "vision_features.json": ("vision features", "models.vision_features:VisionFeatures"),
     "curriculum.json": ("checkpoint", "training.checkpoints:verify_checkpoint"),

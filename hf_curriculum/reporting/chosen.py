@@ -100,12 +100,11 @@ def read_draws(folder: str | Path, global_batch_size: int) -> dict[int, np.ndarr
     files = sorted(Path(folder).glob("draws-rank*.jsonl"), key=lambda file: int(file.stem.removeprefix("draws-rank")))
     for file in files:
         own: dict[int, list[int]] = {}
-        with file.open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.endswith("]]\n"):  # the last one of a run that was killed may be torn
-                    with reading(file, "Delete it: what was drawn is then not shown."):
-                        step, rows, *_ = parse_json(line)
-                        own[step] = rows
+        with reading(file, "Delete it: what was drawn is then not shown."):
+            lines = file.read_bytes().split(b"\n")
+            for line in lines[:-1]:  # the last one of a run that was killed may be torn
+                step, rows, *_ = parse_json(line)
+                own[step] = rows
         for step, rows in own.items():
             # An earlier part of the run may have had more processes, whose later steps count no more.
             if len(found.setdefault(step, [])) < global_batch_size:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from accelerate import PartialState
 
 from hf_curriculum.config import digest, redact
-from hf_curriculum.files import DamagedFileError, own_folder, read_sealed, verify_together, write_sealed
+from hf_curriculum.files import DamagedFileError, own_folder, read_sealed, write_sealed
 from hf_curriculum.fingerprint import RowsFingerprint, fingerprint_rows
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.training.callbacks import LOSSES, Diverged
@@ -342,28 +342,15 @@ class Study:
         return "\n".join(lines)
 
 
-def verify_study(folder: str | Path) -> int:
-    """Compares every result and table in a study's folder with what was recorded of it.
-
-    Returns:
-        how many results there are.
-
-    Raises:
-        FileNotFoundError: a file of the tables is missing.
-        DamagedFileError: a file was changed, or is the result of another run than its folder's.
-    """
-    results = sorted(Path(folder).glob(f"*/{RESULT_FILE}"))
-    for file in results:
-        facts = read_sealed(file, _REMEDY, ("arm", "seed", "key"))
-        name = f"{_spelt(facts['arm'])}-seed{facts['seed']}"
-        if file.parent.name not in (name, f"{name}-{facts['key']}"):
-            raise DamagedFileError(
-                f"{file} is the result of the arm {facts['arm']!r} with seed {facts['seed']}: results were exchanged "
-                f"or copied. Put it back where it belongs. {_REMEDY}"
-            )
-    if (tables := Path(folder, "study.json")).is_file():
-        verify_together(tables, "Write the study's tables again.")
-    return len(results)
+def verify_result(file: Path) -> None:
+    """Compares a result in a study's folder with what was written; a `DamagedFileError` also for another run's."""
+    facts = read_sealed(file, _REMEDY, ("arm", "seed", "key"))
+    name = f"{_spelt(facts['arm'])}-seed{facts['seed']}"
+    if file.parent.name not in (name, f"{name}-{facts['key']}"):
+        raise DamagedFileError(
+            f"{file} is the result of the arm {facts['arm']!r} with seed {facts['seed']}: results were exchanged or "
+            f"copied. Put it back where it belongs. {_REMEDY}"
+        )
 
 
 def _spelt(arm: str) -> str:

@@ -23,6 +23,7 @@ from PIL import Image
 from hf_curriculum import CaptionLength, add_scores, load_scored, save_bucketed, save_scored, score_shards
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.files import file_digest, write_sealed
+from hf_curriculum.scored_data import write_provenance
 from hf_curriculum.streaming.shards import footer_digest
 
 SECRET = "PRIVATE KEY"
@@ -72,6 +73,7 @@ def name_files(saved, place, name):
     with pa.OSFile(str(written), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     written.replace(file)
+    write_provenance(datasets.load_from_disk(saved), saved)  # as whoever crafts it would
 
 
 def write_index(folder, content):

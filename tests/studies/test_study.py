@@ -23,9 +23,10 @@ from hf_curriculum.files import DamagedFileError, read_sealed, verify_together
 from hf_curriculum.fingerprint import fingerprint_rows
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.studies.statistics import Interval, mean_interval, paired_test
-from hf_curriculum.studies.study import _raised, grid_arms, settings_key, short, verify_study
+from hf_curriculum.studies.study import _raised, grid_arms, settings_key, short, verify_result
 from hf_curriculum.studies.tables import _p_text, interval_text
 from hf_curriculum.training.callbacks import Diverged
+from hf_curriculum.verify import verify
 
 TESTS = ("control", "difference", "p (t)", "p (sign flip)")
 ARMS = {"control": {"rate": 1.0}, "faster": {"rate": 2.0}}
@@ -146,7 +147,7 @@ class TestRunning:
         contents = first.read_bytes(), second.read_bytes()
         first.write_bytes(contents[1])
         second.write_bytes(contents[0])
-        for read in (lambda: Study(Function(), ARMS, [0, 1], tmp_path), lambda: verify_study(tmp_path)):
+        for read in (lambda: Study(Function(), ARMS, [0, 1], tmp_path), lambda: verify_result(first)):
             with pytest.raises(
                 DamagedFileError, match=r"is the result of the arm .* results were exchanged or copied"
             ):
@@ -156,16 +157,16 @@ class TestRunning:
         made = study(tmp_path, Function(), arms={**ARMS, "an arm / of words": ARMS["faster"]})
         study(tmp_path, Function(), arms={"control": {"rate": 5.0}}, seeds=[0])  # in a folder with its key
         files = summarise(made.runs, ["eval_loss"]).write(tmp_path)
-        assert verify_study(tmp_path) == 7
+        whole = verify(tmp_path)
+        assert [each.kind for each in whole] == ["record"] + ["result of a study"] * 7
+        assert not any(each.error for each in whole)
         for file in (*files.values(), *tmp_path.glob("*/result.json")):
             content = file.read_bytes()
             file.write_bytes(content.replace(b"0", b"1", 1) if b"0" in content else content[:-1])
-            with pytest.raises(DamagedFileError, match=file.name):
-                verify_study(tmp_path)
+            assert [file.name in (each.error or "") for each in verify(tmp_path)].count(True) == 1
             file.write_bytes(content)
         files["csv"].unlink()
-        with pytest.raises(FileNotFoundError, match=r"study\.csv"):
-            verify_study(tmp_path)
+        assert "study.csv" in verify(tmp_path)[0].error
 
     def test_the_result_of_an_arm_with_equal_settings_is_another_result(self, tmp_path):
         study(tmp_path, Function(), arms={"a": {"rate": 1.0}, "b": {"rate": 1.0}}, seeds=[0])

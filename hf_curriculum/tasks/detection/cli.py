@@ -25,7 +25,7 @@ from hf_curriculum.cli.common import (
     typed_again,
 )
 from hf_curriculum.cli.score import column_mapping, validate_output
-from hf_curriculum.files import new_file, refuse_link, write_atomically
+from hf_curriculum.files import new_file, refuse_link, staged_folder, write_atomically
 from hf_curriculum.markdown import one_line
 
 if TYPE_CHECKING:
@@ -268,8 +268,11 @@ def _save_and_print(boxed: Dataset | DatasetDict, output: Path, begin: float, as
     if not len(known):
         raise ValueError("No image has proposals: none could be read, or the file has none of them. Nothing is saved.")
     result = kept[""] if isinstance(boxed, Dataset) else DatasetDict(kept)
-    save = save_scored if any(read_provenance(part) for part in kept.values()) else type(result).save_to_disk
-    save(result, str(output))
+    if any(read_provenance(part) for part in kept.values()):
+        save_scored(result, output)
+    else:
+        with staged_folder(output) as folder:
+            result.save_to_disk(str(folder))
     facts = {
         "images": len(known),
         "boxes": int(known.sum()),
