@@ -8,14 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID, IMAGES, MESSAGES
-from hf_curriculum.files import new_files, own_folder
 from hf_curriculum.markdown import (
     TAGS,
     filled,
@@ -221,16 +219,6 @@ class DataCard:
         path = f"figures/{name}"
         self._images[path] = content
         return path
-
-
-def write_files(content: Mapping[str, bytes], folder: Path) -> None:
-    """Writes files into a folder, by path: all of them or none."""
-    paths = [folder.resolve() / path for path in content]
-    for parent in {path.parent for path in paths} - {folder.resolve()}:
-        own_folder(parent)
-    with new_files(*paths) as temporaries:
-        for temporary, data in zip(temporaries, content.values(), strict=True):
-            temporary.write_bytes(data)
 
 
 def _mark(score: float | None) -> str | None:

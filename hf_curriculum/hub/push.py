@@ -19,8 +19,8 @@ from datasets import Dataset, DatasetDict, Value
 
 from hf_curriculum.config import redact
 from hf_curriculum.data.readers.outside_files import holds_files, is_elsewhere, named_files
-from hf_curriculum.files import new_file
-from hf_curriculum.hub.data_card import DataCard, write_files
+from hf_curriculum.files import new_file, write_together
+from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.errors import explained, validate_token
 from hf_curriculum.planning.buckets import Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Unscored, rank_scores, read_scores, resolve_easy
@@ -480,7 +480,7 @@ def write_rest(card: DataCard, folder: Path, shard_bytes: int, previous: str | N
             write_split(part, folder / "data", name, shard_bytes)
     write_provenance(DatasetDict(card.splits), folder)
     text = card.render(previous)
-    write_files({**card.files(), _CARD: text.encode("utf-8")}, folder)
+    write_together(folder, {**card.files(), _CARD: text})
 
 
 _CHUNK = 1 << 12

@@ -14,6 +14,7 @@ from accelerate.utils import broadcast_object_list
 from transformers.trainer_utils import HubStrategy
 
 from hf_curriculum.columns import CAPTION
+from hf_curriculum.files import write_together
 from hf_curriculum.fingerprint import sketch_texts
 from hf_curriculum.hub.errors import explain, explained, validate_token
 from hf_curriculum.training.callbacks import TrainingClock
@@ -112,7 +113,6 @@ class HubMixin:
         if not self.is_world_process_zero() or self._saves_checkpoint:
             return
         # Cards and their figures load half of the library, which training does without.
-        from hf_curriculum.hub.data_card import write_files
         from hf_curriculum.hub.model_card import eval_results, model_figures, render_model_card
         from hf_curriculum.training.facts import gather_facts
 
@@ -136,7 +136,7 @@ class HubMixin:
         text = json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         rendered = render_model_card(facts, previous)
         texts = {FACTS_FILE: text.encode("utf-8"), card.name: rendered.encode("utf-8")}
-        write_files({**model_figures(facts), **found, **texts}, folder)
+        write_together(folder, {**model_figures(facts), **found, **texts})
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """`Trainer.save_model`; in a checkpoint, whose files are recorded next, it waits for all processes."""

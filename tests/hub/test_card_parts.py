@@ -11,6 +11,7 @@ import yaml
 from datasets import Dataset
 from PIL import Image
 
+from hf_curriculum.files import write_together
 from hf_curriculum.hub import data_card, model_card, papers
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.papers import paper_of
@@ -72,7 +73,7 @@ def test_scores_are_drawn_from_their_easy_end_with_the_cuts_of_the_buckets(drawn
 def test_files_of_a_card_are_written_where_no_folder_is(tmp_path):
     files = {"a/b/one": b"1", "a/b/two": b"2", "three": b"3"}
     for _ in range(2):
-        data_card.write_files(files, tmp_path / "new")
+        write_together(tmp_path / "new", files)
     assert {path: (tmp_path / "new" / path).read_bytes() for path in files} == files
 
 
@@ -84,10 +85,10 @@ def test_files_of_a_card_are_written_through_no_link(tmp_path):
     (folder / "README.md").symlink_to(tmp_path / "thesis.txt")
     (folder / "figures").symlink_to(tmp_path / "mine")
     with pytest.raises(ValueError, match="figures is a link to"):
-        data_card.write_files({"README.md": b"card", "figures/a.png": b"1"}, folder)
+        write_together(folder, {"README.md": b"card", "figures/a.png": b"1"})
     assert (folder / "README.md").is_symlink()
     (folder / "figures").unlink()
-    data_card.write_files({"README.md": b"card", "figures/a.png": b"1"}, folder)
+    write_together(folder, {"README.md": b"card", "figures/a.png": b"1"})
     assert (folder / "README.md").read_text() == "card"
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
