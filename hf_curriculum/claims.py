@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_curriculum.config import parse_json
-from hf_curriculum.files import is_running, own_folder, refuse_link
+from hf_curriculum.files import explained, is_running, own_folder, refuse_link
 
 _ENDING = ".claim"
 _WRITING = 2.0  # seconds that it may take to write a claim
@@ -82,7 +82,10 @@ class Claims:
 
     def take(self, name: str) -> bool:
         """Claims a piece, unless another process that lives has it."""
-        file = self._file(name)
+        with explained(self._file(name)):
+            return self._take(name, self._file(name))
+
+    def _take(self, name: str, file: Path) -> bool:
         while True:
             try:
                 number = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)

@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import stat
@@ -34,7 +35,8 @@ _LEASE = 30.0  # seconds after which a silent process loses a lock, on a disk th
 _LOOK = 35.0  # seconds that such a lock is looked at: a dead owner on another machine looks alive for a lease
 SEAL = "seal"
 """The key of the digest that `write_sealed` puts into JSON."""
-_tidied: set[tuple[int, Path]] = set()
+_MANY = 1000
+_large: set[Path] = set()  # folders of so many files that this process does not look through them each time
 _DIGEST_BYTES = 16
 
 
@@ -183,7 +185,7 @@ def new_files(*targets: str | Path) -> Iterator[list[Path]]:
     paths = [Path(target) for target in targets]
     with ExitStack() as stack:
         temporaries = [stack.enter_context(_temporary(path)) for path in paths]
-        with explained(paths[-1], temporaries):
+        with explained(paths[-1]):
             yield temporaries
             for temporary in temporaries:
                 with temporary.open("rb+") as stream:
@@ -201,12 +203,12 @@ def new_file(target: str | Path) -> Iterator[Path]:
 def write_atomically(path: str | Path, content: str | bytes, *, keep_existing: bool = False) -> None:
     """Writes a file completely or not at all, also when it is killed or several processes write the same file."""
     path = Path(path)
-    with _temporary(path) as temporary, explained(path, [temporary]):
+    with _temporary(path) as temporary, explained(path):
         with temporary.open("wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
-        if keep_existing:
+        if keep_existing and not path.is_symlink():
             try:
                 os.link(temporary, path)  # unlike `replace`, fails where the file exists
                 return
@@ -222,7 +224,7 @@ def append_text(path: str | Path, text: str) -> None:
     """Adds to a file whose name this package chose; a `ValueError` for a link of that name."""
     path = Path(path)
     refuse_link(path)
-    with explained(path, []):
+    with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         number = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)
         with os.fdopen(number, "wb") as stream:
@@ -310,11 +312,10 @@ def validate_beside(file: str | Path, manifest: str, remedy: str) -> None:
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """A new empty file beside another one, of which the name tells who writes it; it is deleted in the end."""
-    with explained(path, []):
+    with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if (here := (os.getpid(), path.parent)) not in _tidied:  # once: a folder may have a hundred thousand files
-            _tidied.add(here)
-            remove_dead(path.parent)
+        if path.parent not in _large and remove_dead(path.parent) > _MANY:
+            _large.add(path.parent)
         temporary = path.with_name(f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.{path.name}")
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # permissions as the umask says
     try:
@@ -328,15 +329,18 @@ def _writer() -> str:
     return f".{zlib.crc32(platform.node().encode()):08x}-"
 
 
-def remove_dead(folder: Path) -> None:
-    """Removes temporary files that killed processes of this machine have left in a folder."""
-    for left in folder.glob(f"{_writer()}*-*.*"):
-        pid = left.name.split("-")[1]
+def remove_dead(folder: Path) -> int:
+    """Removes temporary files that killed processes of this machine have left in a folder; returns its entries."""
+    names = os.listdir(folder)
+    for name in names:
+        pid = name.removeprefix(_writer()).partition("-")[0] if name.startswith(_writer()) else ""
         if pid.isdecimal() and not is_running(int(pid)):
+            left = folder / name
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
+    return len(names)
 
 
 def is_running(pid: int) -> bool:
@@ -351,16 +355,24 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def explained(path: Path, temporaries: list[Path]) -> Iterator[None]:
-    """Names the file where the system says only that a disk is full or cannot be written."""
+def explained(path: Path) -> Iterator[None]:
+    """Names what is written where the system says only that a disk is full or cannot be written."""
     try:
         yield
-    except OSError as error:
-        of_another = error.filename is not None and Path(error.filename) not in (path, path.parent, *temporaries)
-        if error.errno is None or of_another or isinstance(error, FileExistsError):
+    except Exception as error:
+        of_rust = re.search(r"\(os error (\d+)\)", str(error))  # safetensors and tokenizers raise errors of their own
+        number = error.errno if isinstance(error, OSError) else of_rust and int(of_rust[1])
+        name = getattr(error, "filename", None)
+        ours = (
+            name is None
+            or Path(name) in (path, path.parent)
+            or _writer() in str(name)
+            or f".{path.name}." in str(name)
+        )
+        if not number or not ours or isinstance(error, FileExistsError):
             raise
-        message = f"{os.strerror(error.errno)}; nothing was replaced, and the same call continues when that is mended"
-        raise OSError(error.errno, message, str(path)) from error
+        message = f"{os.strerror(number)}; nothing was replaced, and the same call continues when that is mended"
+        raise OSError(number, message, str(path)) from error
 
 
 def _replace_all(temporaries: list[Path], paths: list[Path]) -> None:
@@ -410,12 +422,12 @@ def staged_folder(folder: str | Path) -> Iterator[Path]:
         OSError: one cannot be written; those that were there are as they were.
     """
     target = Path(folder).resolve()
-    target.mkdir(parents=True, exist_ok=True)
-    remove_dead(target)
     staging = target / f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.staged"
-    staging.mkdir()
     try:
-        with explained(target, []):
+        with explained(target):
+            target.mkdir(parents=True, exist_ok=True)
+            remove_dead(target)
+            staging.mkdir()
             yield staging
             files = [path for path in staging.rglob("*") if path.is_file()]
             files.sort(key=lambda path: (-len(path.parts), path))  # what lies in sub-folders first
@@ -433,7 +445,7 @@ def staged_folder(folder: str | Path) -> Iterator[Path]:
 def own_folder(path: str | Path) -> Path:
     """A folder whose name this package chose, made where it is missing; a `ValueError` for a link of that name."""
     path = Path(path)
-    with explained(path, []):
+    with explained(path):
         path.mkdir(parents=True, exist_ok=True)
     refuse_link(path)
     return path
@@ -455,11 +467,12 @@ def lock_file(path: str | Path) -> Iterator[str]:
     Workers do not inherit it. On a disk without locks a file that is touched every ten seconds takes its place.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     refuse_link(path)
     lock: FileLock | SoftFileLease = FileLock(path, on_acquired=_sign)
     try:
-        with explained(path, []):
+        with explained(path):
             try:
                 lock.acquire(timeout=0)
             except OSError as error:
@@ -523,7 +536,7 @@ def complete_folder(path: str | Path) -> Iterator[Path]:
     An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
     """
     target = Path(path).resolve()
-    with sole_writer(target, target.with_name(f".{target.name}.lock")), explained(target, []):
+    with sole_writer(target, target.with_name(f".{target.name}.lock")), explained(target):
         recover_folder(target)
         folder = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(4)}")
         folder.mkdir()

@@ -49,6 +49,9 @@ def entries(folder):
 def test_a_link_under_the_name_of_a_file_is_replaced_and_nothing_is_written_through_it(tmp_path, thesis):
     (tmp_path / "a.json").symlink_to(thesis)
     write_atomically(tmp_path / "a.json", "new")
+    (tmp_path / "a.json").unlink()
+    (tmp_path / "a.json").symlink_to(tmp_path / "nothing")
+    write_atomically(tmp_path / "a.json", "new", keep_existing=True)
     (tmp_path / "b.npy").symlink_to(thesis)
     with new_file(tmp_path / "b.npy") as file:
         np.save(file, np.arange(3))
@@ -133,6 +136,12 @@ def test_an_error_of_the_disk_names_the_file_and_one_of_something_else_stays(tmp
     with pytest.raises(OSError, match=message) as full, new_file(tmp_path / "order.npy"):
         raise OSError(errno.ENOSPC, "Error writing bytes to file")
     assert full.value.errno == errno.ENOSPC
+    for error in (
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError(errno.ENOSPC, "No space left on device", str(tmp_path)),
+    ):
+        with pytest.raises(OSError, match=message), new_file(tmp_path / "order.npy"):
+            raise error
     refused = pytest.raises(PermissionError, match=r"Permission denied: '/data/photo\.jpg'")
     with refused, new_file(tmp_path / "order.npy"):
         raise PermissionError(errno.EACCES, "Permission denied", "/data/photo.jpg")

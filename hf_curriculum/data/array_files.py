@@ -81,7 +81,7 @@ class ArrayWriter:
     def append(self, values: np.ndarray) -> None:
         """Adds rows."""
         content = np.ascontiguousarray(values, self.dtype).data
-        with explained(self.path, []):
+        with explained(self.path):
             self._file.write(content)
         self._state.update(content)
         self.rows += len(values)
@@ -105,7 +105,7 @@ class ArrayWriter:
 
     def flush(self) -> None:
         """Writes all that was added to disk."""
-        with explained(self.path, []):
+        with explained(self.path):
             self._file.seek(0)
             self._file.write(self._header())
             self._file.truncate(self._end())

@@ -143,7 +143,8 @@ def export_order(
 
 
 def facts_file(file: Path) -> Path:
-    """Where it stands what an order was made of."""
+    """Where it stands what an order was made of: beside it, not beside a link to it."""
+    file = file.resolve()
     return file.with_name(f"{file.name}.json")
 
 

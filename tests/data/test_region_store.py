@@ -670,7 +670,7 @@ def test_a_full_disk_is_told_and_the_same_call_goes_on(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(array_files.ArrayWriter, "append", full)
-    with pytest.raises(OSError, match=r"No space left .*the same call goes on.*killed/features\.npy'") as told:
+    with pytest.raises(OSError, match=r"No space left .*the same call continues.*killed/features\.npy'") as told:
         pack_regions(path, tmp_path / "killed", progress=False)
     monkeypatch.undo()
     assert 0 < read_sealed(tmp_path / "killed" / FACTS, "")["images"] < 10
