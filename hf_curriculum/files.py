@@ -18,7 +18,7 @@ import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -486,9 +486,10 @@ def lock_file(path: str | Path) -> Iterator[str]:
     try:
         yield ""
     finally:
-        with suppress(OSError):
-            path.unlink()  # who waits for it sees that it is gone, and makes another
-        lock.release()
+        try:
+            path.unlink(missing_ok=True)  # who waits for it sees that it is gone, and makes another
+        finally:
+            lock.release()
 
 
 def _sign(number: int) -> None:
