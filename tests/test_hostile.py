@@ -161,7 +161,7 @@ class TestPackedFiles:
         text = text if dictionary else text.cast(pa.string())
         options = {"use_dictionary": dictionary, "compression": "zstd", "store_schema": False}
         pq.write_table(pa.table({"caption": text}), tmp_path / "a.parquet", **options)
-        with pytest.raises(ValueError, match=r"a\.parquet unfold to 200,"):
+        with pytest.raises(ValueError, match=r"a\.parquet unfold to 20\d,"):
             load_captioned(tmp_path / "a.parquet", images=False)
 
     def test_compressed_arrow(self, tmp_path):

@@ -249,7 +249,7 @@ def _write_parquet(plan: Ordered, file: Path, ids: pa.ChunkedArray | None) -> No
     import pyarrow.parquet as pq
 
     schema = pa.schema([("step", pa.int32()), ("row", pa.int64()), *([("id", pa.large_string())] if ids else [])])
-    with pq.ParquetWriter(file, schema) as out:
+    with pq.ParquetWriter(file.absolute(), schema) as out:
         for start, rows in zip(range(0, plan.known_samples, _CHUNK), _chunks(plan), strict=True):
             steps = np.arange(start, start + len(rows)) // plan.samples_per_step
             columns = [pa.array(steps, pa.int32()), pa.array(rows)]

@@ -81,6 +81,7 @@ def test_a_run_and_its_page(scenes, tmp_path, monkeypatch):
     assert "20 examples trained on, the best of 40 candidates; scoring them is 0.67 × the training compute" in text
     assert "after 20 examples (40 scored besides: compute 100)" in text
     chosen = json.loads((tmp_path / "run" / "chosen.json").read_text())
+    chosen = chosen["chosen"]
     assert (chosen["trained"], chosen["candidates"], chosen["steps"]) == (20, 40, 5)
     assert set(chosen["columns"]) == {"clip_similarity", "reference_loss"}
     typed("report", tmp_path / "run", "--dataset", scenes)

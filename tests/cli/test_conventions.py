@@ -127,6 +127,7 @@ def test_json_is_all_there_is_on_standard_output(scored, tmp_path, monkeypatch):
         ("generate", tmp_path / "hard", tmp_path / "spectrum", *drawn, "--prompt", "a {name}"),
         ("ontology", scored.parent / "photos", "--objects", tmp_path / "instances.json", "--min-instances", "1"),
         ("evaluate", run / "model", "--task", "blimp", "--limit", "2", "--output", tmp_path / "evaluation"),
+        ("verify", scored),
         ("push", scored, "me/x"),
         ("space", scored, tmp_path / "space"),
     ]
@@ -184,7 +185,7 @@ def test_data_without_a_score_needs_one_named(tmp_path):
     (tmp_path / "scored" / "scores.json").write_text('{"format": 1, "splits": {}}')
     done = result("plan", tmp_path / "scored")
     assert done.exit_code == 1
-    assert "it is stale" in " ".join(done.output.split())
+    assert "scores.json is damaged" in " ".join(done.output.split())
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_workers_decode_and_change_nothing(model, data, tmp_path, monkeypatch):
     assert len(processes) == 4
     assert len(set(processes)) == 2
     assert str(os.getpid()) not in processes
-    for name in ("features.npy", "keys.npy", "facts.json"):
+    for name in ("features.npy", "keys.npy", "vision_features.json"):
         assert (tmp_path / "workers" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     broken = Dataset.from_dict({"image_id": ["a"], "image": [{"bytes": b"nonsense", "path": None}]})
     with pytest.raises(UnreadableImageError, match=r"^The image of row 0 cannot be decoded"):
@@ -180,10 +180,10 @@ def test_what_is_written_and_said_on_the_way(model, data, tmp_path, monkeypatch)
     bar = {"total": 4, "desc": "features", "unit": "image", "delay": 2}
     assert shown == [bar | {"initial": 0, "disable": True}, 1, 1, 1, bar | {"initial": 3, "disable": False}, 1]
     assert kept == [3, 4]
-    written = (tmp_path / "facts.json").read_text()
+    written = (tmp_path / "vision_features.json").read_text()
     facts = json.loads(written)
     assert facts.pop("seal")
-    assert facts == read_sealed(tmp_path / "facts.json", "")
+    assert facts == read_sealed(tmp_path / "vision_features.json", "")
     assert (facts["images"], facts["done"], facts["image_processor"]) == (4, 4, {"size": 16, "at": str(tmp_path)})
     assert (len(facts["set of images"]), len(facts["tower"])) == (32, 32)
 
@@ -251,7 +251,7 @@ def test_damage_of_any_file_is_told_when_it_is_opened_or_read(model, data, tmp_p
         opened["d"]
 
 
-@pytest.mark.parametrize("name", ["features.npy", "digests.npy", "keys.npy", "facts.json"])
+@pytest.mark.parametrize("name", ["features.npy", "digests.npy", "keys.npy", "vision_features.json"])
 def test_what_was_damaged_between_two_runs_is_told_and_nothing_is_written_through_a_link(
     model, data, tmp_path, monkeypatch, name
 ):
@@ -299,7 +299,7 @@ def test_what_cannot_be_encoded_is_refused(model, data, tmp_path):
         model.flamingo.vision_tower.layernorm.bias[0] = 1e6
     with pytest.raises(ValueError, match=r"rows \[0, 1, 3, 4\] are not all within float16"):
         cache_vision_features(model, data, tmp_path, PROCESSOR)
-    assert not (tmp_path / "facts.json").exists()
+    assert not (tmp_path / "vision_features.json").exists()
 
 
 def test_weights_of_the_same_numbers_by_other_names_are_another_tower():
@@ -362,7 +362,7 @@ def test_reading(model, data, tmp_path):
     assert np.array_equal(pickle.loads(pickle.dumps(features))["c"], features["c"])
     with pytest.raises(KeyError, match=r"no features of the image 'e'"):
         features["e"]
-    assert json.loads((tmp_path / "facts.json").read_text())["done"] == 4
+    assert json.loads((tmp_path / "vision_features.json").read_text())["done"] == 4
 
 
 class TestCollator:

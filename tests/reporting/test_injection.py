@@ -19,7 +19,7 @@ from PIL import Image
 from hf_curriculum import Phases, make_plan, rank_scores, summarise
 from hf_curriculum.hub.data_card import DataCard
 from hf_curriculum.hub.model_card import render_model_card
-from hf_curriculum.markdown import END, START, one_line
+from hf_curriculum.markdown import END, START, csv_text, one_line
 from hf_curriculum.planning.score_mixture import fit_score_mixture
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.chosen import add_chosen
@@ -226,7 +226,9 @@ def test_captions_of_systems(text, tmp_path):
     assert read_captions(tmp_path) == written
     with (tmp_path / "per_image.csv").open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
-    assert [(row["image_id"], row["domain"]) for row in rows] == [(image_id, text) for image_id in ids]
+    assert [(csv_text(row["image_id"]), csv_text(row["domain"])) for row in rows] == [
+        (image_id, text) for image_id in ids
+    ]
     read = (tmp_path / "results.md").read_text("utf-8")
     assert not set(NEVER) & set(read)
     assert structure(read) == structure(_results_of_a_word(tmp_path / "plain"))
@@ -341,7 +343,7 @@ def test_csv_of_a_study(text):
         for seed in (0, 1)
     ]
     read = list(csv.DictReader(io.StringIO(summarise(runs, ["loss"], control="control").to_csv())))
-    assert {row["arm"] for row in read} == {text, "control"}
+    assert {csv_text(row["arm"]) for row in read} == {text, "control"}
     assert len(read) == 2
 
 

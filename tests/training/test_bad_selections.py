@@ -353,12 +353,10 @@ def test_resumed_in_the_middle_of_a_window_with_another_batch_size(tmp_path):
         values = saved["values"]
     assert values.shape == (1, 4, 2)
     np.savez(held, values=values, processes=2)
-    with pytest.raises(ValueError, match="by another number of processes or another batch size: the values for the"):
+    with pytest.raises(ValueError, match=r"selection_0\.npz holds something else than was written"):
         captions_trainer(rule, tmp_path, **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     held.unlink()
-    with pytest.raises(
-        ValueError, match=r"cannot be dealt to these\. Resume with those of the run, or from a checkpoin"
-    ):
+    with pytest.raises(ValueError, match=r"selection_0\.npz is missing"):
         captions_trainer(rule, tmp_path, **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     trainer = captions_trainer(rule, tmp_path, **other)
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))

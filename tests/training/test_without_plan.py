@@ -90,7 +90,7 @@ def test_iterable_data_is_trained_on_as_the_stock_class_does_and_resumes_so(args
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert facts(again)[0] == facts(stock)[0]
     assert all(torch.equal(*pair) for pair in zip(facts(again)[1], facts(stock)[1], strict=True))
-    with pytest.raises(ValueError, match=r"has no curriculum.json"):
+    with pytest.raises(ValueError, match=r"is incomplete"):
         training_report(tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_targets_that_are_none(targets, options, error, message):
 
 def test_a_file_that_is_no_array_and_vectors_of_another_model(tmp_path):
     (tmp_path / "x.npy").write_text("no array")
-    with pytest.raises(ValueError, match=r"x\.npy cannot be read .*`targets` is an \.npy file"):
+    with pytest.raises(ValueError, match=r"x\.npy is damaged .*`targets` is an \.npy file"):
         NormSim(tmp_path / "x.npy", image_embedding="v")
     with pytest.raises(ValueError, match="`v` have 2 numbers and the targets 16: they are of two models"):
         NormSim(TARGETS, image_embedding="v")({"v": [[1.0, 2.0]]})

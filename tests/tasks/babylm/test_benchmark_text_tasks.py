@@ -202,7 +202,7 @@ def test_damaged_scores_are_made_anew(run_of, tmp_path, caplog):
     file.write_text(file.read_text()[:40])
     assert run_supplement(run) == whole
     assert "hypernym.json is damaged: it is made again" in caplog.text
-    assert set(json.loads(file.read_text())) == {"fingerprint", "values"}
+    assert set(json.loads(file.read_text())) == {"fingerprint", "values", "seal"}
 
 
 def test_scores_of_another_model_are_not_taken(run_of, tmp_path, flamingo, caplog):

@@ -323,7 +323,9 @@ def _write_dropped(scored: Dataset, kept: np.ndarray, name: str, at_least: float
     scores = numeric_column(rows.with_format(None), name)
     reasons = ["no score" if np.isnan(score) else f"below {at_least:g}" for score in scores]
     with new_file(file) as temporary:
-        pyarrow.parquet.write_table(found.append_column("reason", pa.array(reasons, pa.string())), temporary)
+        pyarrow.parquet.write_table(
+            found.append_column("reason", pa.array(reasons, pa.string())), temporary.absolute()
+        )
 
 
 def _lost(spectrum: Dataset, kept: np.ndarray, levels: np.ndarray) -> list[str]:
