@@ -218,7 +218,8 @@ LISTED = {
             ),
             *("CaptionEvaluation.write", "write_captions", "RetrievalEvaluation.write", "write_review"),
             *("write_space", "LeftOut.report"),
-            *("StoreWriter", "StudyTable.write", "Plan.export", "RemoteFolder.download"),
+            *("StoreWriter", "StudyTable.write", "Plan.export", "RemoteFolder.download", "ArrayWriter", "new_files"),
+            *("staged_folder", "write_together", "write_provenance", "RegionProcessor.save_detector"),
         ],
         WRITES,
     ),
@@ -226,10 +227,13 @@ LISTED = {
         [
             *("filter_spectrum", "generate_spectrum", "cache_vision_features", "add_scores", "add_scores_sharded"),
             *("add_detections", "push_scored", "checkpoint_from_hub", "Study", "RecipeParser.study", "chosen_of"),
-            *("PartFolder", "StudyRun", "ShardCache", "Bucketing", "Claims", "SharedOrder"),
+            *("PartFolder", "StudyRun", "ShardCache", "Bucketing", "Claims", "SharedOrder", "StudyRun.facts_in"),
+            *("find_finished", "validate_beside", "validate_shard", "verify_order", "verify_together", "ArrayFile"),
         ],
         OWN,
     ),
+    **dict.fromkeys(["verify", "verify_checkpoint", "verify_run", "verify_scored"], "compares digests, shows nothing"),
+    "Verified": "what `verify` found",
     "score_on_ray": "`score_shards` in other processes",
     "evaluate_pretrained": "loads a model as `transformers` does, then `evaluate_suite`",
     "CaptionSuite": "names of systems; files are read by `captions_of`",
@@ -275,7 +279,7 @@ COMMANDS = {
     "space": "space {path} {out}",
     "recipe": "recipe babylm_git --config {path} --output {out}",
 }
-NOT_MET = {"version": "takes no path"}
+NOT_MET = {"version": "takes no path", "verify": "compares digests, and shows nothing of the content"}
 _SECTION = re.compile(r"^\s*(Args|Returns|Raises|Source|Example):$", re.MULTILINE)
 _PATH = re.compile(r"\bPath\b|\bPathLike\b|RegionSource|pretrained_model_name")
 

@@ -265,10 +265,10 @@ def test_a_checkpoint_without_the_losses_of_training_is_damaged(make, tmp_path):
     file = tmp_path / "out" / "checkpoint-5" / "curriculum_training_losses.npy"
     assert (np.load(file) != 0).sum() == 20  # five batches of four
     np.save(file, np.zeros(3, np.int64))
-    with pytest.raises(ValueError, match=r"it holds int64 of shape \(3,\) in place of int64 \(24,\)"):
+    with pytest.raises(ValueError, match=r"training_losses\.npy holds something else than was written"):
         read_training_losses(file.parent)
     file.unlink()
-    with pytest.raises(ValueError, match=r"curriculum_training_losses.npy is damaged"):
+    with pytest.raises(ValueError, match=r"curriculum_training_losses.npy is missing"):
         make().train(resume_from_checkpoint=str(file.parent))
 
 
