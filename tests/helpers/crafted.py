@@ -247,7 +247,8 @@ def _scored_shards(folder, outside, kind):
     else:
         content = json.loads((folder / "s/shards.json").read_text())
         above = os.path.relpath(outside / "scores/scores/x.tar", folder / "s/scores")
-        (folder / "s/shards.json").write_text(json.dumps({**content, "shards": {above: 1}}))
+        content = {name: value for name, value in content.items() if name != "seal"}
+        write_sealed(folder / "s/shards.json", {**content, "shards": {above: 1}})
 
 
 def make_outside(outside):
