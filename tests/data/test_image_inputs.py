@@ -193,7 +193,7 @@ class TestRegions:
         with open(tmp_path / "packed" / "features.npy", "r+b") as file:
             file.seek(-2, 2)
             file.write(np.float16(np.nan).tobytes())
-        with pytest.raises(MissingFeaturesError, match=r"features of the image '4' in RegionStore.*not all finite"):
+        with pytest.raises(ValueError, match=r"features\.npy holds something else than was written, of the image '4'"):
             RegionInputs(RegionStore(store.path)).batch(rows("4"))
 
     def test_workers_open_the_file_for_themselves(self, archive):
