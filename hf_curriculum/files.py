@@ -38,6 +38,7 @@ SEAL = "seal"
 _MANY = 1000
 _large: set[Path] = set()  # folders of so many files that this process does not look through them each time
 _DIGEST_BYTES = 16
+_BLOCK = 1 << 18  # bytes that are read at once
 
 
 # ---- Reading back ----
@@ -113,7 +114,7 @@ def file_digest(*files: Path) -> str:
     state = xxh3_128()
     for file in files:
         with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
+            while block := stream.read(_BLOCK):
                 state.update(block)
     return state.hexdigest()
 
@@ -150,7 +151,7 @@ def _stream_digest(stream: BinaryIO, length: int) -> bytes:
     from xxhash import xxh3_128
 
     state = xxh3_128()
-    while length > 0 and (block := stream.read(min(length, 1 << 20))):
+    while length > 0 and (block := stream.read(min(length, _BLOCK))):
         state.update(block)
         length -= len(block)
     return state.digest()

@@ -24,7 +24,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModel
 
 import hf_curriculum
-from hf_curriculum.hub.data_card import write_files
+from hf_curriculum.files import write_together
 from hf_curriculum.hub.model_card import model_figures, render_model_card
 from hf_curriculum.scorers.alignment.clip import SCENES_CLIP
 from hf_curriculum.training.publishing import FACTS_FILE
@@ -187,7 +187,7 @@ def _diffusion(made: Mapping[str, Any]) -> dict[str, Any]:
 def write(name: str, facts: Mapping[str, Any], folder: Path) -> None:
     """Writes the facts, the card and its figures."""
     text = json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_files({f"{name}.json": text.encode("utf-8")}, folder)
+    write_together(folder, {f"{name}.json": text})
     render(name, folder)
 
 
@@ -199,7 +199,7 @@ def render(name: str, folder: Path) -> None:
     facts = json.loads(file.read_text(encoding="utf-8"))
     figures = f"figures/{name}"
     card = render_model_card(facts, figures=figures).encode("utf-8")
-    write_files({f"{name}.md": card, **model_figures(facts, figures=figures)}, folder)
+    write_together(folder, {f"{name}.md": card, **model_figures(facts, figures=figures)})
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ STAGING = {"new_file", "new_files", "complete_folder", "staged_folder", "sealed_
 """What gives a place under a name that nobody else knows; `TemporaryDirectory` belongs to the process."""
 
 OTHERS = {
-    "claims.py:take": "O_EXCL creates the file, or another process has it",
+    "claims.py:_take": "O_EXCL creates the file, or another process has it",
     "claims.py:_read": "reads, and follows no link",
     "data/regions/detectors.py:save": "into the folder of a staged save",
     "data/regions/processor.py:save_pretrained": "the user's folder, by transformers; links of its names are refused",

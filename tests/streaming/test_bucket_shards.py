@@ -36,6 +36,7 @@ from hf_curriculum.files import DamagedFileError
 from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scored_shards import score_file
+from hf_curriculum.sealed_parquet import sealed_parquet
 from hf_curriculum.streaming import bucketing, save_shards, score_counts
 from hf_curriculum.streaming.bucketing import _LostPieceError
 from hf_curriculum.streaming.index import BucketIndex, verify_bucketed
@@ -559,7 +560,8 @@ def test_shards_that_are_not_those_that_were_scored(tmp_path, scored, monkeypatc
     monkeypatch.undo()
     file = score_file(tmp_path / "scores", "00001.tar")
     kept, table = file.read_bytes(), pq.read_table(file)
-    pq.write_table(table.set_column(0, "key", table["key"].take(np.arange(30)[::-1])), file)
+    with sealed_parquet(file, table.schema) as writer:
+        writer.write_table(table.set_column(0, "key", table["key"].take(np.arange(30)[::-1])))
     with pytest.raises(ValueError, match=r"00001\.tar has other keys than were scored, behind row 0"):
         bucket()
     file.write_bytes(kept)

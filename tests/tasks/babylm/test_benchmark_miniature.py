@@ -46,7 +46,7 @@ def test_the_files_are_fixed_for_good(tmp_path):
 
 def test_a_kill_leaves_no_folder_that_looks_whole(tmp_path, monkeypatch):
     folder = make_miniature_benchmarks(tmp_path / "data", size=4, image_size=32)
-    assert (folder / "MINIATURE.txt").is_file()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     def dies(*given):
         raise KeyboardInterrupt
@@ -54,7 +54,10 @@ def test_a_kill_leaves_no_folder_that_looks_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(miniature_module, "write_devbench", dies)
     with pytest.raises(KeyboardInterrupt):
         make_miniature_benchmarks(folder, seed=1, size=4, image_size=32)
-    assert not (folder / "MINIATURE.txt").exists()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    with pytest.raises(KeyboardInterrupt):
+        make_miniature_benchmarks(tmp_path / "new", size=4, image_size=32)
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_every_benchmark_is_there(miniature):

@@ -150,7 +150,7 @@ def test_a_run_that_was_killed_between_two_measurements_goes_on(tmp_path):
     with pytest.raises(ValueError, match=r"curriculum_arrays.npz (is damaged|holds something else)"):
         make(tmp_path / "again", rule, **settings)[0].train(resume_from_checkpoint=str(checkpoint))
     (checkpoint / "curriculum_arrays.npz").unlink()
-    with pytest.raises(ValueError, match=r"decides on the array 'eval_level_0.1_probability_each'.*the arrays \[\]"):
+    with pytest.raises(ValueError, match=r"curriculum_arrays\.npz is missing: it was there when"):
         make(tmp_path / "again", rule, **settings)[0].train(resume_from_checkpoint=str(checkpoint))
 
 
