@@ -14,7 +14,7 @@ import numpy as np
 from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_hexdigest
 
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.config import parse_json
+from hf_curriculum.files import read_sealed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -356,12 +356,9 @@ def share_trained_on(provenance: ScoreProvenance, dataset: Any, column: str | No
 
 def read_trained_on(folder: str | Path) -> dict[str, Any]:
     """What a saved model's `curriculum.json` says it was trained on; empty where there is none, or it does not say."""
-    try:
-        found = parse_json((Path(folder) / _RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    made = found.get("trained_on") if isinstance(found, dict) else None
-    return made if isinstance(made, dict) else {}
+    file = Path(folder) / _RUN_FILE
+    facts = read_sealed(file, "Copy the model's folder again.") if file.is_file() else {}
+    return facts.get("trained_on") or {}
 
 
 def _text_hashes(dataset: Any, column: str) -> np.ndarray | None:

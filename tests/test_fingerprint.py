@@ -17,6 +17,7 @@ from PIL import Image as Picture
 
 from hf_curriculum import fingerprint as module
 from hf_curriculum import load_captioned
+from hf_curriculum.files import DamagedFileError, write_sealed
 from hf_curriculum.fingerprint import (
     RowsFingerprint,
     fingerprint_rows,
@@ -363,11 +364,20 @@ class TestSketch:
         assert share_trained_on(named, rows) == 0.0
         assert share_trained_on(self.made(cross_fitted=True, examples=20), rows) == 0.0
 
-    @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"trained_on": 3}'])
-    def test_a_folder_that_does_not_say(self, tmp_path, content):
-        assert read_trained_on(tmp_path / "none") == {}
-        (tmp_path / "curriculum.json").write_text(content)
+    def test_what_a_folder_says(self, tmp_path):
         assert read_trained_on(tmp_path) == {}
+        write_sealed(tmp_path / "curriculum.json", {"run": {}})
+        assert read_trained_on(tmp_path) == {}
+        write_sealed(tmp_path / "curriculum.json", {"trained_on": {"examples": 3}})
+        assert read_trained_on(tmp_path) == {"examples": 3}
+
+    def test_a_damaged_record_is_told(self, tmp_path):
+        write_sealed(tmp_path / "curriculum.json", {"trained_on": {"examples": 3}})
+        content = (tmp_path / "curriculum.json").read_text()
+        for damaged in (content.replace("3", "4"), content[:-9], "[]"):
+            (tmp_path / "curriculum.json").write_text(damaged)
+            with pytest.raises(DamagedFileError, match=r"curriculum\.json .*Copy the model's folder again"):
+                read_trained_on(tmp_path)
 
 
 @pytest.mark.parametrize("values", [["a", None], [1, None], [[1], None], [["a", None], ["b"]]], ids=str)

@@ -232,7 +232,7 @@ LISTED = {
         ],
         OWN,
     ),
-    **dict.fromkeys(["verify", "verify_checkpoint", "verify_run", "verify_scored"], "compares digests, shows nothing"),
+    **dict.fromkeys(["verify", "verify_checkpoint", "verify_scored"], "compares digests, shows nothing"),
     "Verified": "what `verify` found",
     "score_on_ray": "`score_shards` in other processes",
     "evaluate_pretrained": "loads a model as `transformers` does, then `evaluate_suite`",

@@ -156,16 +156,16 @@ def _validate_equal(
     """A `ValueError` for columns that differ within an image."""
     if len(first) == len(codes):
         return
-    differ = {}
+    differ, features = {}, pairs.features
     for column in columns:
-        if isinstance(pairs.features[column], Image):
+        if isinstance(features[column], Image):
             continue  # rows of one `image_id` share their image
         hashes = row_hashes(read_column(pairs, column))
         rows = np.flatnonzero(hashes != hashes[first][codes])
         if len(rows):
             differ[column] = len(np.unique(codes[rows]))
     if differ:
-        numeric = {name for name in differ if getattr(pairs.features[name], "dtype", "").startswith(("f", "i", "u"))}
+        numeric = {name for name in differ if getattr(features[name], "dtype", "").startswith(("f", "i", "u"))}
         ready = {**aggregate, **{name: "mean" if name in numeric else "list" for name in differ}}
         shown = ", ".join(f"`{name}` (in {count:,} images)" for name, count in differ.items())
         raise ValueError(

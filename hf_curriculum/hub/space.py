@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE, IMAGES
 from hf_curriculum.curricula.phases import Phases
-from hf_curriculum.files import own_folder, refuse_link, remove_dead, write_atomically, write_together
+from hf_curriculum.files import own_folder, refuse_link, write_atomically, write_together
 from hf_curriculum.markdown import TAGS, front_matter, one_line, plain
 from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.planning.ranking import Ranking, rank_dataset
@@ -95,7 +95,7 @@ def _write(folder: Path, texts: Mapping[str, bytes], thumbnails: Mapping[str, by
     folder = folder.resolve()
     images = folder / "thumbnails"
     if thumbnails:
-        remove_dead(own_folder(images))
+        own_folder(images)
     for name, content in thumbnails.items():  # called by what they hold
         if (images / name).is_symlink() or not (images / name).is_file() or (images / name).read_bytes() != content:
             write_atomically(images / name, content)

@@ -23,7 +23,7 @@ from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import image_digests, keep_digests, read_image_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
-from hf_curriculum.files import read_sealed, remove_dead, sole_writer, write_sealed
+from hf_curriculum.files import read_sealed, sole_writer, write_sealed
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import warn_of_transform
@@ -176,7 +176,6 @@ def cache_vision_features(
             facts = _read_facts(folder) or {**wanted, "done": 0, "arrays": {}}
             _validate_made_of(facts, wanted, folder)
             keep_digests(folder, image_digests(splits, image_column, sources), facts["done"])
-            remove_dead(folder)
             data = [split.with_format(None).select_columns(image_column) for split in splits]
             pixels = _Pixels(data, sources[facts["done"] :], image_processor, image_column)
             loader = DataLoader(

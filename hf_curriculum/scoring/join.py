@@ -573,7 +573,8 @@ def save_scores(
                 f"{len(differs)} rows share their key {keys} with a row of another `{name}`, such as "
                 f"{show_keys(arrays, differs)}. Loading could not tell them apart. Add a column to `key=` that does."
             )
-    features = Features({**{name: dataset.features[name] for name in keys}, **{n: dataset.features[n] for n in names}})
+    features = dataset.features
+    features = Features({name: features[name] for name in (*keys, *names)})
     sums = _sums_of_read(dataset, read.difference(keys), first_of)
     features.update(dict.fromkeys(sums, Value("uint32")))
     schema = features.arrow_schema

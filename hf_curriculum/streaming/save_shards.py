@@ -314,10 +314,10 @@ class _Crawl:
             }
         )
         with shard.local() as path:
-            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=own, address=shard.address)
+            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=own, address=shard.shown)
             if reader.digest != about["digest"]:
                 raise ValueError(
-                    f"{shard.address} was changed after it was scored: its digest is {reader.digest}, and was "
+                    f"{shard.shown} was changed after it was scored: its digest is {reader.digest}, and was "
                     f"{about['digest']}. Its scores would belong to other pairs. Delete its file of scores in "
                     f"{self.scores.folder}, and score again."
                 )
@@ -328,10 +328,10 @@ class _Crawl:
                 start += len(table)
                 if part[KEY].to_pylist() != table[KEY].to_pylist():
                     raise ValueError(
-                        f"{shard.address} has other keys than were scored, behind row {start - len(table):,}."
+                        f"{shard.shown} has other keys than were scored, behind row {start - len(table):,}."
                     )
                 for name in self.features.keys() - own.keys():
                     table = table.append_column(name, part[name])
                 yield table.select(list(self.features)).cast(self.features.arrow_schema)
             if reader.left_out.counts:
-                logger.warning("%s: %s.", shard.address, reader.left_out.describe())
+                logger.warning("%s: %s.", shard.shown, reader.left_out.describe())

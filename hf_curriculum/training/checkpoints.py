@@ -379,21 +379,6 @@ def verify_checkpoint(folder: str | Path) -> None:
         validate_digest(files[name], digest, _REMEDY)
 
 
-def verify_run(folder: str | Path) -> None:
-    """Compares all that a run has written with what was recorded: its checkpoints, amendments, curriculum.
-
-    Raises:
-        DamagedFileError: a file holds something else, or is missing.
-        ValueError: the folder holds neither a run nor a checkpoint.
-    """
-    root = Path(folder)
-    folders = [root, *(entry for _, entry in _numbered(root))]
-    written = [one for one in folders if (one / CURRICULUM_FILE).is_file()]
-    read_amendments(root)
-    for one in written or [root]:
-        verify_checkpoint(one)
-
-
 AMENDMENTS_FILE = "amendments.json"
 
 

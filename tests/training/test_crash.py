@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from verifying import verify_all
 
-from hf_curriculum.training.checkpoints import read_curriculum, verify_run
+from hf_curriculum.training.checkpoints import read_curriculum
 
 pytestmark = pytest.mark.slow
 
@@ -222,7 +223,7 @@ def test_checkpoints_hold_what_every_process_wrote(runs, cell):
     names = {f"rng_state_{rank}.pth" for rank in range(cell[0])} if cell[0] > 1 else {"rng_state.pth"}
     for run in ("whole", "killed"):
         folder = runs / name_of(cell) / run
-        verify_run(folder)
+        verify_all(folder)
         for checkpoint in folder.glob("checkpoint-*"):
             assert names <= read_curriculum(checkpoint)["files"].keys()
 

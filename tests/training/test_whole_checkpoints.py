@@ -13,6 +13,7 @@ import torch
 import transformers.trainer
 from small_task import Net, make_data
 from transformers import TrainerCallback
+from verifying import verify_all
 
 from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, InfoBatch, OnlineSelection, Phases
 from hf_curriculum.files import DamagedFileError
@@ -22,7 +23,6 @@ from hf_curriculum.training.checkpoints import (
     read_amendments,
     read_curriculum,
     verify_checkpoint,
-    verify_run,
     write_curriculum,
 )
 
@@ -84,7 +84,7 @@ def test_every_file_is_recorded(run):
         assert set(read_curriculum(folder)["files"]) == FILES
         assert {file.name for file in folder.iterdir()} == {*FILES, "curriculum.json"}
         verify_checkpoint(folder)
-    verify_run(run)
+    verify_all(run)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -97,7 +97,7 @@ def test_damage_of_any_file_is_found(run, damage):
         if same or (name == "curriculum.json" and damage in ("gone", "of another checkpoint")):
             file.write_bytes(whole)
             continue
-        for verify, folder in ((verify_checkpoint, file.parent), (verify_run, run)):
+        for verify, folder in ((verify_checkpoint, file.parent), (verify_all, run)):
             with pytest.raises(DamagedFileError, match=rf"checkpoint-12/{name} .*Take another checkpoint\."):
                 verify(folder)
         file.write_bytes(whole)
@@ -140,7 +140,7 @@ def test_the_last_whole_checkpoint_is_taken_and_the_run_is_the_same(run, finishe
     ):
         assert told in caplog.text
     assert torch.equal(weights(trainer), finished[1])
-    verify_run(run)  # what was damaged was saved again
+    verify_all(run)  # what was damaged was saved again
 
 
 def test_where_none_is_whole_nothing_is_loaded(run):
@@ -187,7 +187,7 @@ def test_files_in_folders_are_compared_too(tmp_path):
 
 def test_weights_alone_are_whole_and_cannot_be_resumed(tmp_path):
     trainer_in(tmp_path, save_only_model=True, max_steps=4).train()
-    verify_run(tmp_path)
+    verify_all(tmp_path)
     with pytest.raises(ValueError, match="holds the model alone, without optimizer"):
         trainer_in(tmp_path, max_steps=8).train(resume_from_checkpoint=True)
 
@@ -296,7 +296,7 @@ class TestLinks:
         (tmp_path / "run" / "draws-rank0.jsonl").symlink_to(thesis)
         trainer_in(tmp_path / "run").train()
         assert not (tmp_path / "run" / "draws-rank0.jsonl").is_symlink()
-        verify_run(tmp_path / "run")
+        verify_all(tmp_path / "run")
         assert {file.name for file in folder.iterdir()} == {*FILES, "curriculum.json"}
 
     def test_it_is_replaced_beside_a_model(self, tmp_path, thesis):
@@ -309,7 +309,7 @@ class TestLinks:
         for name in ("curriculum_losses.npy", "curriculum_arrays.npz"):
             (tmp_path / "run" / name).symlink_to(thesis)
         write_curriculum(tmp_path / "run", trainer.plan.with_log((), np.zeros(24, np.float32), {"a": np.ones(2)}), 1.0)
-        verify_run(tmp_path / "run")
+        verify_all(tmp_path / "run")
         assert not any(file.is_symlink() for file in (tmp_path / "run").iterdir())
 
 
@@ -353,7 +353,7 @@ class TestAnotherRun:
         amendments = run / "amendments.json"
         amendments.write_text(amendments.read_text().replace('"step": 4', '"step": 5'))
         with pytest.raises(DamagedFileError, match=r"amendments\.json was damaged, or changed .*Give amend= again"):
-            verify_run(run)
+            read_amendments(run)
 
 
 def test_a_record_of_draws_is_added_to_at_its_end(tmp_path):

@@ -28,7 +28,7 @@ from datasets import Features, Image, Json, Value
 from fsspec.implementations.local import LocalFileSystem
 
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
-from hf_curriculum.config import digest, parse_json
+from hf_curriculum.config import digest, parse_json, redact
 from hf_curriculum.data.chat_forms import json_content
 from hf_curriculum.data.conversations import is_conversation
 from hf_curriculum.data.left_out import LeftOut
@@ -86,9 +86,14 @@ class SourceShard:
         return self.name if self.kind == "files" else posixpath.splitext(self.name)[0]
 
     @property
+    def shown(self) -> str:
+        """Its address as messages have it: without what signs it."""
+        return redact(self.address.removeprefix("file://"))
+
+    @property
     def missing(self) -> FileNotFoundError:
         """What says that it does not exist."""
-        return FileNotFoundError(f"{self.address.removeprefix('file://')} does not exist. It was named as a shard.")
+        return FileNotFoundError(f"{self.shown} does not exist. It was named as a shard.")
 
     @property
     def is_local(self) -> bool:

@@ -40,7 +40,6 @@ from hf_curriculum.files import (
     complete_folder,
     file_digest,
     refuse_link,
-    remove_dead,
     sole_writer,
     write_atomically,
     write_sealed,
@@ -182,7 +181,6 @@ class StoreWriter:
         self._source: int = self.position[0]
         self._classes = {name: row for row, name in enumerate(facts["classes"])}
         self._moments = None if facts["moments"] is None else np.array(facts["moments"])  # (2, dims): sums, squares
-        remove_dead(self.folder)
         for name, about in facts["arrays"].items():
             self._grow(name, about["dtype"], about["shape"][1:], about)
         for name, kind, columns in (
