@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -58,8 +58,12 @@ FOLDERS = {
     "tasks/detection": ("tasks/detection", "reporting", "cli"),
     "tasks/long_tail": ("tasks/long_tail", "cli"),
     "tasks/babylm": ("tasks/babylm",),
-}
-"""The folders that get faults, and where in `tests/` the tests stand that have to notice them."""
+    ".": ("test_files.py", "test_verify.py", "test_written_results.py", "test_hostile.py", "test_scored_data.py",
+          "test_claims.py", "test_config.py", "test_fingerprint.py", "test_words.py", "test_rng.py", "scoring",
+          "streaming"),
+}  # fmt: skip
+"""The folders that get faults, and where in `tests/` the tests stand that have to notice them; ".": the files beside
+the folders alone."""
 
 COMPARISONS = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
@@ -208,7 +212,7 @@ def drawn(count: int, seed: int, folders: list[str]) -> list[Fault]:
     chosen: list[Fault] = []
     for number, folder in enumerate(folders):
         random_order = random.Random(f"{seed} {folder}")
-        files = [faults(path) for path in sorted((PACKAGE / folder).rglob("*.py"))]
+        files = [faults(path) for path in files_of(folder)]
         for there in (files, *files):
             random_order.shuffle(there)
         turns = [fault for turn in itertools.zip_longest(*files) for fault in turn if fault is not None]
@@ -219,15 +223,21 @@ def drawn(count: int, seed: int, folders: list[str]) -> list[Fault]:
 # ---- Running the tests of a fault ----
 
 
+def files_of(folder: str) -> list[Path]:
+    """The files of the package that a folder names: all below it, or a file itself."""
+    path = PACKAGE / folder
+    return [path] if path.is_file() else sorted(path.glob("*.py") if folder == "." else path.rglob("*.py"))
+
+
 def is_in(folder: str, fault: Fault) -> bool:
     """Whether a fault is in one of `FOLDERS`."""
-    return (ROOT / fault.file).is_relative_to(PACKAGE / folder)
+    return ROOT / fault.file in files_of(folder)
 
 
-def test_files(folders: list[str]) -> list[str]:
-    """The files of tests that have to notice the faults of folders."""
+def test_files(folders: list[str], named: Sequence[str]) -> list[str]:
+    """The files of tests that are named, or else have to notice the faults of folders."""
     rows = [next(row for row in (Path(folder), *Path(folder).parents) if str(row) in FOLDERS) for folder in folders]
-    places = [ROOT / "tests" / place for row in rows for place in FOLDERS[str(row)]]
+    places = [ROOT / "tests" / place for place in named or [place for row in rows for place in FOLDERS[str(row)]]]
     files = [file for place in places for file in ([place] if place.suffix == ".py" else place.rglob("test_*.py"))]
     return sorted({str(file) for file in files})
 
@@ -434,7 +444,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a fault counts as caught")
     parser.add_argument("--most", type=float, default=200, help="processor seconds of tests for a fault")
-    parser.add_argument("--folders", default=",".join(FOLDERS), help="of `FOLDERS` or in one, separated by commas")
+    parser.add_argument("--folders", default=",".join(FOLDERS), help="of `FOLDERS`, or folders and files in one")
+    parser.add_argument("--tests", help="files or folders in `tests/`, instead of those of `FOLDERS`")
     parser.add_argument("--calls", type=Path, help="a JSON file of the functions that tests call, written if missing")
     parser.add_argument("--only", help="numbers of the drawn faults to plant, from 1, separated by commas")
     parser.add_argument("--output", type=Path, help="a JSON file for every fault and its fate")
@@ -453,7 +464,8 @@ def main() -> None:
     planter = Planter(chosen, calls, options.processes, options.limit, options.most)
     arguments = ["-q", "--no-header", "--no-summary", "--tb=no", "--capture=no", "-p", "no:cacheprovider"]
     touched = [folder for folder in folders if any(is_in(folder, fault) for fault in chosen)]
-    pytest.main([*arguments, *test_files(touched)], plugins=[planter])
+    tests = test_files(touched, options.tests.split(",") if options.tests else ())
+    pytest.main([*arguments, *tests], plugins=[planter])
     fates = planter.fates
     planted = {fault: fate for fault, fate in fates.items() if fate != "no fault"}
     survivors = [fault for fault, fate in planted.items() if fate == "survived"]
