@@ -170,6 +170,18 @@ def special_file(path: str | Path) -> str | None:
 # ---- Writing ----
 
 
+def resolved(path: str | Path) -> Path:
+    """The place that a path of the user leads to; a `ValueError` for links that lead round in a circle."""
+    place = Path(os.path.realpath(path))
+    for one in (place, *place.parents):
+        if one.is_symlink():
+            raise ValueError(
+                f"{path} leads to the link {one}, which leads back to itself: nothing can be written there. Remove "
+                "the link, or name another place."
+            )
+    return place
+
+
 @contextmanager
 def new_files(*targets: str | Path) -> Iterator[list[Path]]:
     """Paths to write to; when all are written, each takes the place of its target: all of them, or none.
@@ -270,7 +282,7 @@ def write_together(
         manifest: the name of a sealed JSON file, which takes its place last and holds the digests of the others.
         facts: what else it says.
     """
-    folder = Path(folder).resolve()
+    folder = resolved(folder)
     paths = [folder / name for name in (*contents, *([manifest] if manifest else []))]
     for parent in {path.parent for path in paths if path.parent != folder}:
         own_folder(parent)
@@ -422,7 +434,7 @@ def staged_folder(folder: str | Path) -> Iterator[Path]:
         ValueError: a sub-folder of that name is a link.
         OSError: one cannot be written; those that were there are as they were.
     """
-    target = Path(folder).resolve()
+    target = resolved(folder)
     staging = target / f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.staged"
     try:
         with explained(target):
@@ -444,11 +456,14 @@ def staged_folder(folder: str | Path) -> Iterator[Path]:
 
 
 def own_folder(path: str | Path) -> Path:
-    """A folder whose name this package chose, made where it is missing; a `ValueError` for a link of that name."""
+    """A folder whose name this package chose, made where it is missing; an error for a link or a file of that name."""
     path = Path(path)
-    with explained(path):
-        path.mkdir(parents=True, exist_ok=True)
     refuse_link(path)
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(f"{path} is a file, and a folder of this name is written. Remove it, or name another.")
+    with explained(path):
+        resolved(path.parent).mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
     return path
 
 
@@ -469,7 +484,7 @@ def lock_file(path: str | Path) -> Iterator[str]:
     """
     path = Path(path)
     with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        resolved(path.parent).mkdir(parents=True, exist_ok=True)
     refuse_link(path)
     lock: FileLock | SoftFileLease = FileLock(path, on_acquired=_sign)
     try:
@@ -537,7 +552,7 @@ def complete_folder(path: str | Path) -> Iterator[Path]:
 
     An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
     """
-    target = Path(path).resolve()
+    target = resolved(path)
     with sole_writer(target, target.with_name(f".{target.name}.lock")), explained(target):
         recover_folder(target)
         folder = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(4)}")

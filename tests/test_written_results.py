@@ -7,11 +7,24 @@ import os
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from matplotlib.figure import Figure
 from PIL import Image
 
-from hf_curriculum import CaptionLength, Study, add_scores, summarise
+from hf_curriculum import (
+    IID,
+    CaptionLength,
+    CurriculumTrainer,
+    CurriculumTrainingArguments,
+    Study,
+    add_scores,
+    make_plan,
+    save_bucketed,
+    save_scored,
+    save_scores,
+    summarise,
+)
 from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.tokenizer import train_wordpiece
 from hf_curriculum.files import DamagedFileError, staged_folder, verify_together, write_together
@@ -237,6 +250,34 @@ def test_files_that_the_user_names_may_lie_behind_links(write, tmp_path):
     write(tmp_path / "mine")
     assert (tmp_path / "mine").is_symlink()
     assert content(tmp_path / "scratch") == {"file.json": whole}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda place: save_scored(scored(2), place),
+        lambda place: save_scores(scored(2), place / "s.parquet"),
+        lambda place: save_bucketed(scored(2), place, 2, score_column="caption_length"),
+        lambda place: make_plan(IID(), scored(2), global_batch_size=1).export(place / "order.npy"),
+        lambda place: report(place, 1),
+        lambda place: write_space(scored(2), place, title="A title"),
+        lambda place: write_captions(place, ["1"], ["a dog"]),
+    ],
+)
+def test_links_that_lead_back_to_themselves_are_told(write, tmp_path):
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    with pytest.raises(ValueError, match=r"leads to the link .*, which leads back to itself"):
+        write(tmp_path / "one")
+
+
+def test_runs_are_written_behind_a_link_to_where_nothing_is_yet(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "scratch" / "runs")
+    Study(lambda given: {"loss": 1.0}, {"a": {"rate": 1}}, [0], tmp_path / "runs").run()
+    assert content(tmp_path / "scratch" / "runs").keys() >= {"a-seed0/result.json"}
+    (tmp_path / "run").symlink_to(tmp_path / "scratch" / "run")
+    CurriculumTrainer(torch.nn.Linear(1, 1), CurriculumTrainingArguments(str(tmp_path / "run"), report_to=[]))
+    assert (tmp_path / "scratch" / "run").is_dir()
 
 
 def test_text_of_scenes_is_written_through_no_link_and_only_where_it_differs(tmp_path):

@@ -31,7 +31,7 @@ from hf_curriculum.cli.common import (
     suggest,
 )
 from hf_curriculum.columns import CAPTION
-from hf_curriculum.files import new_file
+from hf_curriculum.files import new_file, resolved
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def plan_command(
     if figure is not None:
         from hf_curriculum.reporting.figures.growth import plan_growth
 
-        with new_file(figure.resolve()) as temporary:
+        with new_file(resolved(figure)) as temporary:
             plan_growth(made).savefig(temporary, format=figure.suffix[1:] or "png")
         note(f"drawn in {figure}")
     if export is not None:

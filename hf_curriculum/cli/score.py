@@ -298,6 +298,16 @@ def _aim(output: Path | None, side_file: Path | None) -> Path:
         raise typer.BadParameter("Name a folder for the scored data set, OUTPUT, or a --side-file for scores alone.")
     if output is not None:
         validate_output(output)
+    if side_file is not None:
+        from hf_curriculum.files import resolved
+        from hf_curriculum.scoring.join import side_file_name
+
+        place = side_file_name(side_file)
+        if output is not None and place.is_relative_to(resolved(output)):
+            raise typer.BadParameter(
+                f"{side_file} is in {output}, which the data set replaces as a whole. Name a file elsewhere.",
+                param_hint="--side-file",
+            )
     return output or side_file
 
 
@@ -315,11 +325,11 @@ def _may_begin(ctx: typer.Context, aim: Path, rank: int) -> bool:
 
     Without it, of two commands that score at once with other scorers, one would replace what the other has saved.
     """
-    from hf_curriculum.files import sole_writer
+    from hf_curriculum.files import resolved, sole_writer
     from hf_curriculum.scored_data import FILE_NAME
 
     if rank == 0:
-        place = aim.resolve()
+        place = resolved(aim)
         ctx.with_resource(sole_writer(place, place.with_name(f".{place.name}.score.lock")))
     if ctx.params["overwrite"] or not (aim / FILE_NAME if ctx.params["output"] else aim).exists():
         return True

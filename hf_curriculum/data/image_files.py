@@ -37,6 +37,7 @@ from hf_curriculum.files import (
     is_intact,
     read_array,
     read_sealed,
+    resolved,
     special_file,
     validate_intact,
     write_atomically,
@@ -346,7 +347,7 @@ def drop_unreadable_images(
             )
         kept[split] = dataset.select(np.flatnonzero(readable))
         unreadable |= reasons
-        log_path = Path(log_path).resolve() if log_path else known.with_name(LOG_NAME)
+        log_path = resolved(log_path) if log_path else known.with_name(LOG_NAME)
     if unreadable:
         _report(list(unreadable.values()), sum(map(len, splits.values())) - sum(map(len, kept.values())), log_path)
     return kept

@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE, IMAGES
 from hf_curriculum.curricula.phases import Phases
-from hf_curriculum.files import own_folder, refuse_link, write_atomically, write_together
+from hf_curriculum.files import own_folder, refuse_link, resolved, write_atomically, write_together
 from hf_curriculum.markdown import TAGS, front_matter, one_line, plain
 from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.planning.ranking import Ranking, rank_dataset
@@ -92,7 +92,7 @@ def write_space(
 
 def _write(folder: Path, texts: Mapping[str, bytes], thumbnails: Mapping[str, bytes]) -> None:
     """Writes a Space over a former one, which is complete until `data.json` is replaced: that names its thumbnails."""
-    folder = folder.resolve()
+    folder = resolved(folder)
     images = folder / "thumbnails"
     if thumbnails:
         own_folder(images)

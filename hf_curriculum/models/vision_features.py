@@ -23,7 +23,7 @@ from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import image_digests, keep_digests, read_image_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key
-from hf_curriculum.files import read_sealed, sole_writer, write_sealed
+from hf_curriculum.files import read_sealed, resolved, sole_writer, write_sealed
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import warn_of_transform
@@ -163,7 +163,7 @@ def cache_vision_features(
     splits = list(dataset.values()) if isinstance(dataset, Mapping) else [dataset]
     warn_of_transform(splits)
     keys, sources = _distinct(splits, image_column)
-    folder = Path(path).resolve()
+    folder = resolved(path)
     wanted = {
         "images": keys.shape[1],
         "set of images": digest(keys.tobytes(), size=16),

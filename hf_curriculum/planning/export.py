@@ -18,6 +18,7 @@ from hf_curriculum.files import (
     read_array,
     read_sealed,
     reading,
+    resolved,
     sole_writer,
     write_sealed,
 )
@@ -116,7 +117,12 @@ def export_order(
     """Writes the order of a plan, and what it was made of beside it; see `Plan.export`."""
     validate_order(plan, up_to_decision)
     ids = _ids(plan, Path(file), dataset, id_column, datacomp)
-    target = Path(file).resolve()
+    target = resolved(file)
+    if target.exists() and not facts_file(target).is_file():
+        raise FileExistsError(
+            f"{target} is there and is no exported order, which would have {facts_file(target).name} beside it: it "
+            "would be lost. Name another file, or remove it."
+        )
     with sole_writer(target, target.with_name(f".{target.name}.lock"), _PATIENCE):
         with new_files(facts_file(target), target) as (about, temporary):
             _WRITERS["datacomp" if datacomp else Path(file).suffix](plan, temporary, ids)
@@ -144,7 +150,7 @@ def export_order(
 
 def facts_file(file: Path) -> Path:
     """Where it stands what an order was made of: beside it, not beside a link to it."""
-    file = file.resolve()
+    file = resolved(file)
     return file.with_name(f"{file.name}.json")
 
 
@@ -310,9 +316,10 @@ class ExportedOrder:
     log: tuple[Mapping[str, Any], ...] = ()
 
     def __init__(self, file: str | Path) -> None:
-        self.file = Path(file).resolve()
+        self.file = resolved(file)
         self.facts: Mapping[str, Any] = verify_order(self.file)
-        if self.facts["format"] != _FORMAT or self.file.suffix != ".npy" or self.facts["id_column"]:
+        endings = Path(file).suffix, self.file.suffix  # a link may have another one than what it leads to
+        if self.facts["format"] != _FORMAT or ".npy" not in endings or self.facts["id_column"]:
             raise ValueError(f"{self.file} holds no row numbers that a sampler could draw by. Export a .npy file.")
         self._rows = read_array(self.file, _REMEDY, mmap_mode="r")
         self.known_samples: int = len(self._rows)

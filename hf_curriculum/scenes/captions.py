@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hf_curriculum.files import write_atomically
+from hf_curriculum.files import resolved, write_atomically
 from hf_curriculum.scenes.random import WORDING, KeyedRandom
 from hf_curriculum.scenes.scene import Scene, Thing, lay_out
 from hf_curriculum.scenes.vocabulary import Token, article, number_word, plural
@@ -367,7 +367,7 @@ def write_scene_text(folder: str | Path, lines: int, seed: int = _SEED) -> Path:
     for name, count in (("scenes.train", -(-lines // 5) * 5), ("scenes.dev", -(-lines // 50) * 5)):
         written = [next(source) for _ in range(count)][: lines if name == "scenes.train" else None]
         content = "".join(f"{line}\n" for line in written)
-        file = Path(folder).resolve() / name
+        file = resolved(folder) / name
         if not file.is_file() or file.read_bytes() != content.encode():
             write_atomically(file, content)
     return Path(folder)

@@ -31,7 +31,7 @@ from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
 from hf_curriculum.data.text import open_text
-from hf_curriculum.files import reading
+from hf_curriculum.files import reading, resolved
 from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -46,7 +46,12 @@ from hf_curriculum.provenance import (
     validate_choice,
 )
 from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, SHARD, UID, checksums, load_scored_shards
-from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet, validate_sealed_parquet
+from hf_curriculum.sealed_parquet import (
+    is_sealed_parquet,
+    read_sealed_parquet,
+    sealed_parquet,
+    validate_sealed_parquet,
+)
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -531,6 +536,7 @@ def save_scores(
         TypeError: not a map-style data set.
         ValueError: splits were scored differently, a column is missing or has no provenance, there are no scores, or
             rows of one key differ in score.
+        FileExistsError: something else than a side file is there.
         OSError: the disk is full; a file that was there is unchanged.
 
     Example:
@@ -540,6 +546,7 @@ def save_scores(
         >>> save_scores(data, os.path.join(tempfile.mkdtemp(), "scores.parquet")).name
         'scores.parquet'
     """
+    place = side_file_name(path)
     keys, splits = key_columns(key), as_splits(dataset)
     made_of = (columns_read(part, name) for part in splits.values() for name in columns or part.column_names)
     read = {name for names in made_of for name in names}
@@ -579,7 +586,7 @@ def save_scores(
     features.update(dict.fromkeys(sums, Value("uint32")))
     schema = features.arrow_schema
     schema = schema.with_metadata({**schema.metadata, _MARK: json.dumps({"key": keys, "scores": names})})
-    with sealed_parquet(Path(path).resolve(), schema) as file:
+    with sealed_parquet(place, schema) as file:
         for start in range(0, len(first), 20_000):
             rows = first[start : start + 20_000]
             arrow = {**dict(zip(keys, arrays, strict=True)), **sums}
@@ -588,6 +595,23 @@ def save_scores(
             table = pa.table({name: taken[name] for name in features})
             file.write_table(table.cast(schema))
     return Path(path)
+
+
+def side_file_name(path: str | Path) -> Path:
+    """Where a side file goes; a `FileExistsError` where something else is, which would be lost."""
+    file = resolved(path)
+    if file.exists() and not (file.is_file() and (is_sealed_parquet(file) or _is_cut(file))):
+        raise FileExistsError(
+            f"{file} is there and is no side file of scores, so it is not replaced. Name another file, or remove it."
+        )
+    return file
+
+
+def _is_cut(file: Path) -> bool:
+    """Whether a file begins as Parquet does, or is empty, and ends otherwise: one that was cut may be replaced."""
+    with file.open("rb") as stream:
+        start, _ = stream.read(4), stream.seek(max(0, file.stat().st_size - 4))
+        return start in (b"", b"PAR1") and stream.read() != b"PAR1"
 
 
 @validate_arguments

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.data.readers.shards import find_shards
+from hf_curriculum.files import resolved
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer
 from hf_curriculum.scoring.add_scores import as_scorers
@@ -80,7 +81,7 @@ def score_on_ray(
                 'connect to the whole cluster (`ray.init("auto")`), or say `actors=` where it grows by itself.'
             )
     validate_choice("bad_shards", bad_shards, ("error", "drop"))
-    shards, folder = find_shards(source, storage_options, allow_missing=True), Path(out).resolve()
+    shards, folder = find_shards(source, storage_options, allow_missing=True), resolved(out)
     names, drop = dict(columns or {}), bad_shards == "drop"
     run = ShardRun(as_scorers(scorers), shards, folder, names, tuple(keep), batch_size, lease, num_workers, drop)
     run.begin()

@@ -40,7 +40,9 @@ from hf_curriculum.files import (
     DamagedFileError,
     own_folder,
     read_sealed,
+    refuse_link,
     remove_dead,
+    resolved,
     sole_writer,
     write_sealed,
 )
@@ -204,7 +206,7 @@ def score_shards(
         )
     validate_choice("bad_shards", bad_shards, ("error", "drop"))
     shards = find_shards(source, storage_options, allow_missing=True)
-    names, out, drop = dict(columns or {}), Path(out).resolve(), bad_shards == "drop"
+    names, out, drop = dict(columns or {}), resolved(out), bad_shards == "drop"
     run = ShardRun(as_scorers(scorers), shards, out, names, tuple(keep), batch_size, lease, num_workers, drop)
     run.begin()
     rank, world_size = launched(rank, world_size)
@@ -237,8 +239,10 @@ class ShardRun:
         if lost := [shard for shard in self.shards if not (shard.stamp or shard.name in known or self.drop)]:
             raise lost[0].missing  # a name that was mistyped, maybe
         self.validate_columns()
-        for place, _, _ in os.walk(self.out):
+        for place, folders, names in os.walk(self.out):
             remove_dead(Path(place))
+            for name in (*folders, *names):
+                refuse_link(Path(place, name))
         self.fit()
         self.validate_manifest()
         self.former = {stem: note["attempt"] for stem, note in _read_notes(self.out).items()}

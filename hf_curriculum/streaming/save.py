@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from hf_curriculum.files import recover_folder, sole_writer, take_place, write_atomically
+from hf_curriculum.files import recover_folder, resolved, sole_writer, take_place, write_atomically
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
 from hf_curriculum.provenance import read_provenance, validate_choice
+from hf_curriculum.scored_data import FILE_NAME as SCORES_FILE
 from hf_curriculum.scored_data import provenance_markdown, write_provenance
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.bucketing import ENDINGS, Bucketing, Layout, Source, open_work
@@ -34,6 +35,7 @@ from hf_curriculum.streaming.index import (
 )
 from hf_curriculum.streaming.shards import embedded_tables, validate_features
 
+CARD = "README.md"
 SHARD_ROWS = 10_000
 """Rows of a shard where nothing else is asked for, and of a stretch of a data set that is read at once."""
 
@@ -98,9 +100,12 @@ def save_bucketed(
     _validate_shards(shard_size, num_shards)
     if format == "webdataset":
         validate_features(dataset.features)
-    target = Path(path).resolve()
+    target = resolved(path)
     with writing(target):
-        validate_target(target, overwrite)
+        if buckets_there(target):
+            if not overwrite:
+                raise FileExistsError(f"{target} exists. Give another path, or overwrite=True to replace it.")
+            validate_replaceable(target)
         scores = read_scores(dataset, score_column)
         easy = resolve_easy(dataset, score_column, easy)
         ranking = rank_scores(scores, easy, unscored=unscored, score_column=score_column)
@@ -186,18 +191,28 @@ def writing(target: Path, patience: float = 0) -> AbstractContextManager[None]:
     return sole_writer(target, target.with_name(f".{target.name}.lock"), patience)
 
 
-def validate_target(target: Path, overwrite: bool) -> None:
-    """Raises a `FileExistsError` where buckets may not be written; tidies what an interrupted replacement has left."""
+def buckets_there(target: Path) -> bool:
+    """Whether buckets stand there; a `FileExistsError` for anything else. Tidies an interrupted replacement."""
     recover_folder(target)
-    if not os.path.lexists(target):
-        return
+    if not target.exists() or (target.is_dir() and not os.listdir(target)):
+        return False
     if not (target / FILE_NAME).is_file():
         raise FileExistsError(
-            f"{target} exists and holds no {FILE_NAME}, so `save_bucketed` did not write it and does not delete it, "
-            "overwrite=True or not. Give another path, or remove it yourself."
+            f"{target} exists and holds no {FILE_NAME}: these are no buckets, and stay. Give another path, or "
+            "remove it yourself."
         )
-    if not overwrite:
-        raise FileExistsError(f"{target} exists. Give another path, or overwrite=True to replace it.")
+    return True
+
+
+def validate_replaceable(target: Path) -> None:
+    """Raises a `FileExistsError` where other things lie among buckets, which would be deleted with them."""
+    ours = {FILE_NAME, CARD, SCORES_FILE}
+    others = [name for name in sorted(os.listdir(target)) if name not in ours and not name.startswith("bucket_")]
+    if others:
+        raise FileExistsError(
+            f"{target} holds {', '.join(others[:3])}{', …' * (len(others) > 3)} beside its buckets, and is replaced "
+            "as a whole: they would be lost. Move them, or give another path."
+        )
 
 
 def find_finished(run: Bucketing, cuts: Cuts, target: Path, overwrite: bool) -> BucketIndex | None:
@@ -208,8 +223,7 @@ def find_finished(run: Bucketing, cuts: Cuts, target: Path, overwrite: bool) -> 
         FileNotFoundError: what stands there lacks a shard, and `overwrite` is False.
         ValueError: what stands there is damaged, and `overwrite` is False.
     """
-    validate_target(target, overwrite=True)
-    if not target.exists():
+    if not buckets_there(target):
         return None
     try:
         index = BucketIndex.read(target)
@@ -219,6 +233,7 @@ def find_finished(run: Bucketing, cuts: Cuts, target: Path, overwrite: bool) -> 
         if not overwrite:
             raise
     if overwrite:
+        validate_replaceable(target)
         return None
     facts = ("score_column", "easy", "cut", "num_scored", "num_unscored", "unscored", "seed", "format", "sizes")
     asked = {**asdict(cuts), "seed": run.layout.seed, "format": run.format, "sizes": run.layout.sizes}
@@ -227,7 +242,7 @@ def find_finished(run: Bucketing, cuts: Cuts, target: Path, overwrite: bool) -> 
     raise FileExistsError(
         f"{target} exists and holds other buckets than are asked for: "
         f"{'; '.join(differ) or 'of other data, with other columns, or in other shards'}. Give another path, or "
-        "overwrite=True to replace it."
+        "overwrite=True (--overwrite) to replace it."
     )
 
 
@@ -238,7 +253,7 @@ def finish(run: Bucketing, cuts: Cuts, split: str, target: Path, scores: Dataset
         left.unlink()
     if scores is not None and read_provenance(scores):
         write_provenance(scores, run.out)
-    write_atomically(run.out / "README.md", write_card(index, split, scores))
+    write_atomically(run.out / CARD, write_card(index, split, scores))
     index.write(run.out)
     take_place(target, run.out)
     remove_work(run)

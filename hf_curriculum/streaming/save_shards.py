@@ -19,7 +19,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.data.images import image_frame
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.shards import ShardReader, SourceShard, find_shards
-from hf_curriculum.files import read_array
+from hf_curriculum.files import read_array, resolved, write_atomically
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy, Unscored
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
@@ -28,14 +28,16 @@ from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.streaming.bucketing import Bucketing, open_work
 from hf_curriculum.streaming.index import BucketIndex, ShardFormat, quantile_positions
 from hf_curriculum.streaming.save import (
+    CARD,
     SHARD_ROWS,
     Cuts,
+    buckets_there,
     find_finished,
     finish,
     layout_of,
     remove_remains,
     run_of,
-    validate_target,
+    write_card,
     writing,
 )
 from hf_curriculum.streaming.score_counts import KeyCuts, ScoreCounts, cut_keys, order_keys
@@ -119,9 +121,9 @@ def bucket_shards(
     validate_choice("cut", cut, ("rank", "value"))
     if workers < 1 or (shard_size is not None and shard_size < 1):
         raise ValueError(f"workers={workers} and shard_size={shard_size} were given; at least 1 of each is needed.")
-    target = Path(path).resolve()
+    target = resolved(path)
     with writing(target, _PATIENCE):
-        validate_target(target, overwrite=True)
+        buckets_there(target)
     made = {name: ScoreProvenance(**each) for name, each in read_manifest(scores)["scores"].items()}
     column = score_column or next(iter(made))
     validate_choice("score_column", column, tuple(made))
@@ -151,6 +153,9 @@ def _write_together(
             finished = find_finished(run, cuts, target, overwrite)
             if finished is not None:
                 remove_remains(run)
+                card = target / CARD
+                if card.is_symlink() or not card.is_file():  # without it `load_dataset` finds no buckets
+                    write_atomically(card, write_card(finished, split))
                 return finished
             open_work(run)
             joined.enter_context(run.joined())

@@ -226,6 +226,16 @@ def test_two_commands_do_not_score_into_one_place_at_once(photos, tmp_path, monk
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
 
 
+def test_a_side_file_takes_the_place_of_nothing_else(photos, tmp_path):
+    command = ["score", photos, tmp_path / "out", "--scorer=caption_length", "--side-file"]
+    for name in ("out", "out/scores.json", "out/sub/s.parquet"):
+        assert "which the data set replaces as a whole" in fails(*command, tmp_path / name, status=2)
+    (tmp_path / "list.csv").write_text("mine")
+    assert "is no side file of scores" in fails(*command, tmp_path / "list.csv", "--overwrite")
+    assert (tmp_path / "list.csv").read_text() == "mine"
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_disk_that_is_full_at_first(photos, tmp_path, monkeypatch):
     import hf_curriculum.sealed_parquet as written
 

@@ -373,6 +373,20 @@ def test_links_that_others_plant_are_not_followed_and_those_of_the_user_are(plan
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("name", ["order.npy", "data"])
+def test_an_order_behind_a_link_is_read_by_either_name(plan, tmp_path, name):
+    (tmp_path / "order.npy").symlink_to(tmp_path / "far" / name)
+    plan.export(tmp_path / "order.npy")
+    assert ExportedOrder(tmp_path / "order.npy").rows(0, 8).tolist() == plan.rows(0, 8).tolist()
+
+
+def test_what_is_no_order_is_not_replaced(plan, tmp_path):
+    (tmp_path / "order.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"order\.txt is there and is no exported order"):
+        plan.export(tmp_path / "order.txt")
+    assert (tmp_path / "order.txt").read_text() == "mine"
+
+
 def test_a_write_that_fails_leaves_the_old_file(plan, tmp_path, monkeypatch):
     file = plan.export(tmp_path / "order.npy")
     before = file.read_bytes()

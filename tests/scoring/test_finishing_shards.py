@@ -270,7 +270,8 @@ def test_another_source_is_none_that_lost_all_shards(out):
     assert contents(out) == before
 
 
-@pytest.mark.parametrize("name", ["scores", ".failed", ".claims", ".fitted", ".fitted/word_rarity", "scores/sub"])
+@pytest.mark.parametrize("name", ["scores", ".failed", ".claims", ".fitted", ".fitted/word_rarity", "scores/sub",
+                                  "scores/2.parquet", "shards.json"])  # fmt: skip
 def test_links_under_our_names_are_refused(tmp_path, name):
     crawl(tmp_path / "crawl/sub", 2, 3)
     (tmp_path / "crawl/sub/00001.tar").write_bytes(b"x")

@@ -108,9 +108,14 @@ def test_damaged_and_other_files(bare, scored, tmp_path):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=r"s\.parquet is damaged \(.*Save the scores again"):
             load_scores(bare, file)
+        found = load_scores(bare, save_scores(scored, file))
+        np.testing.assert_array_equal(found["noun_count"][:], scored["noun_count"][:])
     scored.remove_columns("pixels").to_parquet(str(file))
     with pytest.raises(ValueError, match=r"has no digest of itself.*other programs are joined with `add_scores_from`"):
         load_scores(bare, file)
+    with pytest.raises(FileExistsError, match=r"is no side file of scores, so it is not replaced"):
+        save_scores(scored, file)
+    file.unlink()
     save_scores(scored, file)
     table = pq.read_table(file)
     pq.write_table(table.slice(0, 30), file)

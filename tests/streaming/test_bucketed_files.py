@@ -281,7 +281,15 @@ def test_an_earlier_folder_is_kept_unless_told_otherwise(tmp_path):
     save_bucketed(scored(), tmp_path / "out", 3, score_column="difficulty", overwrite=True)
     assert len(BucketIndex.read(tmp_path / "out").buckets) == 3
     (tmp_path / "mine").mkdir()
-    with pytest.raises(FileExistsError, match="did not write it and does not delete it"):
+    save_bucketed(scored(), tmp_path / "mine", 3, score_column="difficulty")  # an empty folder is in nobody's way
+    for name in ("notes.txt", ".git"):
+        (tmp_path / "mine" / name).mkdir()
+        with pytest.raises(FileExistsError, match=rf"holds {name} beside its buckets, .* they would be lost"):
+            save_bucketed(scored(), tmp_path / "mine", 2, score_column="difficulty", overwrite=True)
+        (tmp_path / "mine" / name).rmdir()
+    assert len(BucketIndex.read(tmp_path / "mine").buckets) == 3
+    (tmp_path / "mine" / "buckets.json").unlink()
+    with pytest.raises(FileExistsError, match="these are no buckets, and stay"):
         save_bucketed(scored(), tmp_path / "mine", 3, score_column="difficulty", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
 

@@ -27,7 +27,7 @@ from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
 from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
-from hf_curriculum.files import own_folder, write_atomically
+from hf_curriculum.files import own_folder, resolved, write_atomically
 from hf_curriculum.parts import launched
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import warn_of_transform
@@ -109,7 +109,7 @@ def extract_regions(
     images = _Images(data, image_column)
     about = processor.describe()
     rank, size = launched()
-    target = Path(path).resolve()
+    target = resolved(path)
     folder = target
     if size > 1:
         folder = own_folder(own_folder(target.with_name(f"{target.name}.shards")) / f"{rank}-of-{size}")

@@ -40,6 +40,7 @@ from hf_curriculum.files import (
     complete_folder,
     file_digest,
     refuse_link,
+    resolved,
     sole_writer,
     write_atomically,
     write_sealed,
@@ -154,7 +155,7 @@ class StoreWriter:
     """
 
     def __init__(self, path: str | Path, wanted: Mapping[str, Any], scale: np.ndarray | None = None) -> None:
-        self.folder, self._scale = Path(path).resolve(), scale
+        self.folder, self._scale = resolved(path), scale
         self.wanted: dict[str, Any] = json.loads(json.dumps(wanted))
         self._arrays: dict[str, ArrayWriter] = {}
         self._open = ExitStack()  # the lock and the arrays

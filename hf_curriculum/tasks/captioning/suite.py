@@ -22,7 +22,7 @@ from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.readers.rows import read_rows
 from hf_curriculum.evaluation.comparison import Comparison, ResultTable
 from hf_curriculum.evaluation.generate import references
-from hf_curriculum.files import validate_beside, write_atomically, write_together
+from hf_curriculum.files import resolved, validate_beside, write_atomically, write_together
 from hf_curriculum.markdown import csv_cell, csv_text, plain, titled_tables
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.captioning.compare import TITLES, compare_captions
@@ -492,7 +492,7 @@ def write_captions(path: str | PathLike[str], image_ids: Sequence[str], captions
 
     Source: cocodataset.org, "Results format".
     """
-    write_atomically(Path(path).resolve(), _coco_results(image_ids, captions))
+    write_atomically(resolved(path), _coco_results(image_ids, captions))
 
 
 def _coco_results(image_ids: Sequence[str], captions: Sequence[str]) -> str:

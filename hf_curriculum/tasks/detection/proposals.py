@@ -17,7 +17,7 @@ from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.data.images import UnreadableImageError, image_size
 from hf_curriculum.data.proposals import SelectiveSearch, StoredProposals, import_opencv
 from hf_curriculum.data.regions.base import RegionSource
-from hf_curriculum.files import own_folder, write_atomically
+from hf_curriculum.files import own_folder, resolved, write_atomically
 from hf_curriculum.provenance import ScoreProvenance, installed_versions, read_column
 from hf_curriculum.scoring.per_image import ImageColumns, add_per_image
 from hf_curriculum.shapes import validate_arguments
@@ -295,6 +295,6 @@ def write_proposals(
         edges = np.asarray(boxes, np.float32).reshape(-1, 4) / np.float32([width, height, width, height])
         content = BytesIO()
         np.save(content, edges[:, [1, 0, 3, 2]])
-        inside = own_folder(Path(folder).resolve() / str(int(image_id) % 10))
+        inside = own_folder(resolved(folder) / str(int(image_id) % 10))
         write_atomically(inside / f"{image_id}.npy", content.getvalue())
     return Path(folder)

@@ -10,7 +10,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from hf_curriculum.files import read_sealed, write_sealed
+from hf_curriculum.files import read_sealed, resolved, write_sealed
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.tasks.alignment.ontology.induce import ENTITY, Corrections, NounClass, induced
 from hf_curriculum.tasks.alignment.ontology.nouns import Lemmas, Mentions, Tagging, find_nouns
@@ -270,7 +270,7 @@ class Ontology:
 
     def save(self, path: str | Path) -> None:
         """Writes it as JSON."""
-        write_sealed(Path(path).resolve(), self.to_dict())
+        write_sealed(resolved(path), self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path, *, tagger: Tagging | None = None, lemmas: Lemmas | None = None) -> Ontology:

@@ -12,7 +12,7 @@ import yaml
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.files import write_atomically
+from hf_curriculum.files import resolved, write_atomically
 from hf_curriculum.reporting.inspection import images_of
 from hf_curriculum.reporting.report import CaptionGallery, CaptionLine, Report
 from hf_curriculum.shapes import validate_arguments
@@ -74,7 +74,7 @@ def write_review(ontology: Ontology, path: str | Path) -> None:
         "# pairs whose image shows the class, their number, the PMI, the class of second highest PMI, the commonest.",
     ]
     between = ["# Not doubtful:"] if others else []
-    write_atomically(Path(path).resolve(), "\n".join([*head, *doubtful, *between, *others]) + "\n")
+    write_atomically(resolved(path), "\n".join([*head, *doubtful, *between, *others]) + "\n")
 
 
 def _line(noun: NounClass) -> str:

@@ -20,7 +20,7 @@ from hf_curriculum.columns import GUIDANCE, IMAGE, LABEL, SOURCE_ID, require_col
 from hf_curriculum.config import digest
 from hf_curriculum.data.array_files import save_cached
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.files import is_intact, new_file, own_folder, validate_intact
+from hf_curriculum.files import is_intact, new_file, own_folder, resolved, validate_intact
 from hf_curriculum.markdown import table
 from hf_curriculum.parts import data_digest, launched, wait_for_files
 from hf_curriculum.provenance import append_columns, numeric_column, read_column, score_values
@@ -288,7 +288,7 @@ def _folder(spectrum: Dataset, folder: str | Path | None) -> Path:
         )
     if folder is None:
         return own_folder(Path(spectrum.cache_files[0]["filename"]).parent / "filter")
-    return Path(folder).resolve()
+    return resolved(folder)
 
 
 def _scores(

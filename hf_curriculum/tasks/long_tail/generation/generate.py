@@ -24,7 +24,7 @@ from hf_curriculum.columns import CAPTION, GUIDANCE, HARD, IMAGE, IMAGE_ID, LABE
 from hf_curriculum.config import digest, kind_of
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.text import write_arrow
-from hf_curriculum.files import is_intact, sole_writer, validate_intact
+from hf_curriculum.files import is_intact, resolved, sole_writer, validate_intact
 from hf_curriculum.parts import PartFolder, data_digest, launched, wait_for_files
 from hf_curriculum.provenance import ScoreProvenance, read_column
 from hf_curriculum.scorers.base import Scorer
@@ -181,7 +181,7 @@ def generate_spectrum(
     run = _Run(plan, drawer, sources, choices, retry, checks, batch_size)
     manifest = {"data": data_digest(sources.data), "classes": _classes(hard, label_column), **run.manifest}
     manifest["batch_size"] = batch_size
-    folder = Path(folder).resolve()
+    folder = resolved(folder)
     with sole_writer(f"the share of process {rank} in {folder}", folder / f".{rank}.lock"):
         parts = PartFolder(folder, manifest, plan.images, part_images, single_process=world_size == 1)
         first = range(min(64, len(hard)))

@@ -12,7 +12,7 @@ import PIL.Image
 import torch
 import torch.nn.functional as F
 
-from hf_curriculum.files import complete_folder, read_json, refuse_link, write_atomically
+from hf_curriculum.files import complete_folder, read_json, refuse_link, resolved, write_atomically
 
 SCENES_DIFFUSION = "scenes_diffusion"
 """The pipeline that ships with the package, trained on single objects of the embedded scenes, 32 pixels a side."""
@@ -91,7 +91,7 @@ class PixelDiffusionPipeline:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Saves U-Net and scheduler, and which CLIP reads the prompts."""
-        folder = Path(folder).resolve()
+        folder = resolved(folder)
         for name, part in (("unet", self.unet), ("scheduler", self.scheduler)):
             refuse_link(folder / name)
             with complete_folder(folder / name) as unfinished:
