@@ -274,8 +274,8 @@ class ShardRun:
     def reader(self, path: Path, shard: SourceShard) -> ShardReader:
         """What reads a shard."""
         texts = [scorer.column for scorer in self.scorers if isinstance(scorer, CaptionScorer)]
-        names, address = tuple(dict.fromkeys([CAPTION, *texts])), shard.address.removeprefix("file://")
-        return ShardReader(path, shard.kind, self.columns, names, named=self.read, address=address)
+        names = tuple(dict.fromkeys([CAPTION, *texts]))
+        return ShardReader(path, shard.kind, self.columns, names, named=self.read, address=shard.shown)
 
     def left(self, shards: Sequence[SourceShard]) -> Iterator[SourceShard]:
         """Those of shards that are not scored, and have not failed."""

@@ -220,7 +220,8 @@ def test_two_commands_do_not_score_into_one_place_at_once(photos, tmp_path, monk
     monkeypatch.setattr(place, name, meanwhile)
     typed("score", photos, tmp_path / "out", "--scorer=caption_length")
     assert len(heard) == 1
-    assert re.search(r"^1 .*Another process writes .*out \(process \d+ on .*Wait for it or end it", heard[0]), heard
+    told = r"^1 .*Error: Another process writes .*out \(process \d+ on .*Wait for it or end it"
+    assert re.search(told, heard[0]), heard
     assert load_scored(tmp_path / "out")["caption_length"][0] > 0
     assert "noun_count" not in load_scored(tmp_path / "out").column_names
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]

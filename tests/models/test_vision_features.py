@@ -136,6 +136,9 @@ def test_what_is_there_is_opened_and_what_is_unfinished_goes_on(model, data, tmp
         cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1, num_workers=num_workers)
     with pytest.raises(FileNotFoundError, match=r"part has 2 images of 4.*and it continues"):
         VisionFeatures(tmp_path / "part")
+    kept = np.load(tmp_path / "part" / "features.npy", mmap_mode="r")
+    # It grows by plain writes: a file with holes has no room for them on a disk that has filled up meanwhile.
+    assert (len(kept), (tmp_path / "part" / "features.npy").stat().st_size) == (2, kept.offset + kept.nbytes)
     features = cache_vision_features(model, data, tmp_path / "part", PROCESSOR, batch_size=1, num_workers=num_workers)
     assert len(calls) == 3 + 2
     for name in "abcd":

@@ -15,7 +15,7 @@ from datasets import Dataset, Image
 from torch.utils.data import DataLoader
 
 from hf_curriculum import IID, BabySteps, ByImage, CurriculumSampler, OnlineSelection, Phases, as_planned, make_plan
-from hf_curriculum.files import DamagedFileError, write_sealed
+from hf_curriculum.files import DamagedFileError, lock_file, write_sealed
 from hf_curriculum.planning.deciding import Observed
 from hf_curriculum.planning.export import ExportedOrder, facts_file, verify_order
 from tests.helpers.failing_files import failing_files, interrupted
@@ -338,8 +338,13 @@ def test_an_export_that_fails_or_is_killed_leaves_an_order_and_its_facts(plan, o
     assert seen == {True, False}
 
 
-def test_exports_to_one_file_at_once_wait_for_each_other(plan, other, tmp_path):
+def test_exports_to_one_file_at_once_wait_for_each_other(plan, other, tmp_path, monkeypatch):
     file, processes = tmp_path / "order.npy", []
+    with monkeypatch.context() as patched, lock_file(tmp_path / ".order.npy.lock"):
+        patched.setattr("hf_curriculum.planning.export._PATIENCE", 0.2)
+        with pytest.raises(RuntimeError, match=r"Another process writes .*order\.npy \(process \d+ on"):
+            plan.export(file)
+        assert not file.exists()
     for each in (plan, other):
         processes.append(os.fork())
         if processes[-1] == 0:

@@ -47,6 +47,7 @@ from hf_curriculum.reporting.run_sections import (
     add_training,
 )
 from hf_curriculum.studies.study import StudyRun
+from hf_curriculum.studies.tables import StudyTable
 from hf_curriculum.tasks.captioning.page import caption_report
 from hf_curriculum.tasks.captioning.suite import CaptionSuite, read_captions
 
@@ -56,6 +57,8 @@ storable = pytest.mark.parametrize(
     "text", [text.encode("utf-8", "replace").decode() for text in HOSTILE.values()], ids=HOSTILE
 )
 """Without halves of surrogate pairs, which no data set can hold."""
+FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet runs, or asks about, begins with one of these."""
 
 
 def scored(text, images=True):
@@ -229,6 +232,7 @@ def test_captions_of_systems(text, tmp_path):
     assert [(csv_text(row["image_id"]), csv_text(row["domain"])) for row in rows] == [
         (image_id, text) for image_id in ids
     ]
+    assert not [cell for row in rows for cell in row.values() if cell.startswith(FORMULA)]
     read = (tmp_path / "results.md").read_text("utf-8")
     assert not set(NEVER) & set(read)
     assert structure(read) == structure(_results_of_a_word(tmp_path / "plain"))
@@ -335,16 +339,30 @@ def test_model_card(text):
     compile(code, "card", "exec")
 
 
-@each
-def test_csv_of_a_study(text):
+def study_of(arm):
+    """The table of a study with an arm of this name."""
     runs = [
-        StudyRun(arm, seed, {}, f"{arm}{seed}", Path("."), "finished", {"loss": 1.0 + seed})
-        for arm in (text, "control")
+        StudyRun(name, seed, {}, f"{name}{seed}", Path("."), "finished", {"loss": 1.0 + seed})
+        for name in (arm, "control")
         for seed in (0, 1)
     ]
-    read = list(csv.DictReader(io.StringIO(summarise(runs, ["loss"], control="control").to_csv())))
+    return summarise(runs, ["loss"], control="control")
+
+
+@each
+def test_csv_of_a_study(text):
+    read = list(csv.DictReader(io.StringIO(study_of(text).to_csv())))
     assert {csv_text(row["arm"]) for row in read} == {text, "control"}
+    assert not [row["arm"] for row in read if row["arm"].startswith(FORMULA)]
     assert len(read) == 2
+
+
+@storable
+def test_markdown_of_a_study(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(StudyTable, "drawable", lambda table: [])
+    read, plain = (study_of(arm).write(tmp_path / str(number))["md"] for number, arm in enumerate((text, "word")))
+    assert not set(NEVER) & set(read.read_text("utf-8"))
+    assert structure(read.read_text("utf-8")) == structure(plain.read_text("utf-8"))
 
 
 @each

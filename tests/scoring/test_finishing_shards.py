@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from hf_curriculum import CaptionLength, NounCount, WordRarity, bucket_shards, load_scored, remote, score_shards
 from hf_curriculum.cli import app
+from hf_curriculum.data.readers.shards import SourceShard
 from hf_curriculum.files import DamagedFileError, read_sealed
 from hf_curriculum.scored_shards import MARK, manifest_digest, read_manifest, score_file, verify_scored_shards
 from hf_curriculum.scoring import shards as scoring
@@ -255,6 +256,8 @@ def test_shards_that_are_named_and_lost(out):
     mistyped = f"{out.parent}/crawl/{{00000..00009}}.tar"
     with pytest.raises(FileNotFoundError, match=r"crawl/00004\.tar does not exist"):
         score_shards(mistyped, CaptionLength(), out, keep=["uid"])
+    few = score_shards(mistyped, CaptionLength(), out.parent / "few", bad_shards="drop")
+    assert (few.done, few.shards, few.pairs, len(few.dropped)) == (3, 10, 90, 7)
     with pytest.raises(FileNotFoundError, match=r"nowhere/1\.tar does not exist"):
         score_shards(str(out.parent / "nowhere/{1,2}.tar"), CaptionLength(), out, bad_shards="drop")
     shown = CliRunner().invoke(app, ["score", source, str(out), "--bad-shards", "drop"])
@@ -397,6 +400,22 @@ def test_a_shard_that_came_damaged_is_fetched_again(store, bucket, tmp_path, mon
     score_shards(bucket, CaptionLength(), tmp_path / "out")
     assert come
     assert scores_of(tmp_path / "out") == scores_of(tmp_path / "right")
+
+
+def test_a_damaged_object_is_named_by_its_address_without_what_signs_it(tmp_path):
+    memory = fsspec.filesystem("memory")
+    crawl(tmp_path / "crawl", 2)
+    file = tmp_path / "crawl/00001.tar"
+    file.write_bytes(file.read_bytes()[:5000])
+    memory.put(str(tmp_path / "crawl"), "/cut", recursive=True)
+    with pytest.raises(ValueError, match=r"1 of 2 .*memory:///?cut/00001\.tar cannot be read to its end") as told:
+        score_shards("memory://cut", CaptionLength(), tmp_path / "out")
+    for text in (str(told.value), shard_status(tmp_path / "out").describe()):
+        assert "hf_curriculum-shard" not in text  # where it was fetched
+    memory.rm("/cut", recursive=True)
+    shard = SourceShard("1.tar", "https://me:word@store/1.tar?X-Amz-Signature=ab", "tar", 1, "x")
+    run = scoring.ShardRun([CaptionLength()], [shard], tmp_path / "out", {}, (), 256, 120.0)
+    assert run.reader(file, shard).address == "https://<token>@store/1.tar?X-Amz-Signature=<token>"
 
 
 def test_an_object_that_was_replaced_in_the_store(bucket, tmp_path, caplog):

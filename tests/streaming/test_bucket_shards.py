@@ -10,10 +10,12 @@ import re
 import shutil
 import signal
 import time
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from crawl import contents, crawl, pairs, write_parquet, write_tar
@@ -32,7 +34,7 @@ from hf_curriculum import (
 )
 from hf_curriculum.claims import Claims
 from hf_curriculum.data.readers.shards import ShardReader
-from hf_curriculum.files import DamagedFileError
+from hf_curriculum.files import DamagedFileError, lock_file
 from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.rng import mix64, permute
 from hf_curriculum.scored_shards import score_file
@@ -287,6 +289,17 @@ def test_files_of_unfinished_work_that_were_exchanged_or_are_of_another_run_are_
         assert caplog.text.count("its batch 0 has another digest than was written") == 3
 
 
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:-9]), Path.unlink])
+def test_a_shard_of_unfinished_work_that_was_cut_or_is_gone_is_made_again(tmp_path, scored, monkeypatch, damage):
+    args = (tmp_path / "crawl", tmp_path / "scores")
+    bucket_shards(*args, tmp_path / "whole", 3)
+    stopped((*args, tmp_path / "out", 3), monkeypatch, after=1)
+    (shard,) = (tmp_path / ".out.unfinished").glob("out-*/bucket_0/*.parquet")
+    damage(shard)
+    bucket_shards(*args, tmp_path / "out", 3)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
 def test_a_piece_that_is_damaged_each_time_is_named(tmp_path, scored, monkeypatch):
     args, write = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 2), bucketing.Bucketing._write_piece
 
@@ -338,6 +351,28 @@ def test_a_run_is_taken_before_its_workers_have_started(tmp_path, scored, monkey
     assert index.sizes == (40, 40, 40)
     assert verify_bucketed(tmp_path / "out") == index
     assert not (tmp_path / ".out.unfinished").exists()
+
+
+@pytest.mark.parametrize("moment", ["run_of", "run"])
+def test_who_begins_or_ends_waits_for_another_that_does(tmp_path, scored, monkeypatch, moment):
+    args = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 2)
+    place = save_shards if moment == "run_of" else bucketing.Bucketing
+    real = getattr(place, moment)
+    with ExitStack() as held:
+
+        def followed(*given):
+            made = real(*given)
+            held.enter_context(lock_file(tmp_path / ".out.lock"))
+            return made
+
+        monkeypatch.setattr(place, moment, followed)
+        monkeypatch.setattr(save_shards, "_PATIENCE", 0.2)
+        with pytest.raises(RuntimeError, match=r"Another process writes .*out \(process \d+ on"):
+            bucket_shards(*args)
+    monkeypatch.undo()
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / ".out.unfinished").exists() is (moment == "run")
+    assert bucket_shards(*args).sizes == (60, 60)
 
 
 def test_whoever_is_late_says_so_when_other_buckets_stand_there_now(tmp_path, scored, monkeypatch):
@@ -643,6 +678,11 @@ def test_every_row_has_one_place(size):
     assert sorted(zip(shards.tolist(), places.tolist(), strict=True)) == [
         (shard, place) for shard in range(min(size, 7)) for place in range(layout.rows(shard))
     ]
+
+
+def test_rows_without_a_bucket_are_in_no_batch():
+    batches = bucketing._sorted(pa.table({"row": range(6)}), np.array([1, -1, 0, 1, -1, 0]))
+    assert [(number, batch["row"].to_pylist()) for number, batch in batches] == [(0, [2, 5]), (1, [0, 3])]
 
 
 def _score_and_bucket(folder: str, patience: float) -> None:

@@ -212,13 +212,20 @@ def test_files_are_read_back_for_a_comparison(tmp_path, scenes):
 
 
 @pytest.mark.parametrize(
-    ("image_ids", "captions"), [([7, 7, 8], ["a dog", "one dog", "a cat"]), (["a", "b"], ["a dog\r", 'a\r"cat"'])]
+    ("image_ids", "captions"),
+    [
+        ([7, 7, 8], ["a dog", "one dog", "a cat"]),
+        (["a", "b"], ["a dog\r", 'a\r"cat"']),
+        (["=1+1", "@b"], ["=cmd|'/c calc'!A1", "-a cat"]),
+    ],
 )
 def test_ranks_are_read_back_for_numbered_images_and_any_caption(tmp_path, image_ids, captions):
     rows = Dataset.from_dict({"image_id": image_ids, "caption": captions})
     suite = RetrievalSuite(rows)
     found = suite(ScoreMatrix(np.eye(len(captions))[:, : len(suite.images)]))
     found.write(tmp_path)
+    with (tmp_path / "ranks.csv").open(newline="") as lines:  # nothing that a spreadsheet would run
+        assert not [cell for row in csv.reader(lines) for cell in row if cell.startswith(("=", "+", "-", "@"))]
     again = RetrievalSuite(rows, compare={"before": tmp_path}).others["before"]
     assert again.image.tolist() == found.ranks["model"].image.tolist()
 
