@@ -17,7 +17,7 @@ import shutil
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -157,6 +157,31 @@ def _stream_digest(stream: BinaryIO, length: int) -> bytes:
     return state.digest()
 
 
+def validate_beginnings(folder: str | Path, recorded: Mapping[str, Sequence[Any]], remedy: str) -> None:
+    """Compares growing files with what was recorded of them, by name: how many bytes, and the digest of these.
+
+    What was added since, and a file that is missing, as where a checkpoint alone was copied, are passed over.
+    """
+    for name, (length, digest) in recorded.items():
+        path = Path(folder) / name
+        refuse_special(path)
+        if path.exists():
+            with path.open("rb") as stream:
+                found = _stream_digest(stream, length).hex()
+            if found != digest:
+                raise DamagedFileError(
+                    f"{path} no longer begins with the {length:,} bytes that a checkpoint recorded. It was changed, "
+                    "or its run began anew or went on from an earlier step: some steps in it would be false or "
+                    f"missing. {remedy}"
+                )
+
+
+def refuse_special(path: str | Path) -> None:
+    """Raises a `ValueError` for what is neither a regular file nor missing; see `special_file`."""
+    if special_file(path):
+        raise ValueError(f"{path} is a {special_file(path)}, and a file is written under this name. Remove it.")
+
+
 def special_file(path: str | Path) -> str | None:
     """What a path is that is neither a regular file nor missing: opening a FIFO or a device may wait without end."""
     try:
@@ -242,6 +267,8 @@ def append_text(path: str | Path, text: str) -> None:
         number = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)
         with os.fdopen(number, "wb") as stream:
             stream.write(text.encode())
+            stream.flush()
+            os.fsync(number)  # what is recorded of it later is not to outlive it
 
 
 def write_sealed(path: str | Path, facts: Mapping[str, Any], *, keep_existing: bool = False) -> None:
@@ -266,8 +293,7 @@ def growing_file(path: Path) -> BinaryIO:
     Who adds to it records how much of it counts, with a digest, in a sealed file.
     """
     refuse_link(path)
-    if special_file(path):
-        raise ValueError(f"{path} is a {special_file(path)}, and a file is written under this name. Remove it.")
+    refuse_special(path)
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
 
 

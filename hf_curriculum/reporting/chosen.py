@@ -14,7 +14,7 @@ import numpy as np
 from datasets import Dataset
 
 from hf_curriculum.config import digest, parse_json
-from hf_curriculum.files import read_sealed, reading, write_sealed
+from hf_curriculum.files import read_sealed, reading, refuse_special, validate_beginnings, write_sealed
 from hf_curriculum.planning.curriculum import Budget, Curriculum, curriculum_from
 from hf_curriculum.planning.plan import Plan, bind
 from hf_curriculum.planning.ranking import rank_dataset
@@ -99,6 +99,7 @@ def read_draws(folder: str | Path, global_batch_size: int) -> dict[int, np.ndarr
     found: dict[int, list[int]] = {}
     files = sorted(Path(folder).glob("draws-rank*.jsonl"), key=lambda file: int(file.stem.removeprefix("draws-rank")))
     for file in files:
+        refuse_special(file)
         own: dict[int, list[int]] = {}
         with reading(file, "Delete it: what was drawn is then not shown."):
             lines = file.read_bytes().split(b"\n")
@@ -196,6 +197,7 @@ def find_chosen(
     if dataset is not None:
         plan, why = _plan_for(saved, run["decisions"], dataset, losses)
     try:
+        validate_beginnings(folder, run.get("draws", {}), "Put it back as it was, or delete it.")
         if plan is None:
             found = _without_candidates(saved, folder, run["steps"])
         else:

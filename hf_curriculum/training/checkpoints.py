@@ -33,6 +33,7 @@ from hf_curriculum.files import (
     read_sealed,
     reading,
     refuse_link,
+    validate_beginnings,
     validate_digest,
     write_sealed,
 )
@@ -209,6 +210,7 @@ def write_curriculum(
     run: Mapping[str, Any] | None = None,
     trained_on: Mapping[str, Any] | None = None,
     training_losses: np.ndarray | None = None,
+    draws: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes `curriculum.json`, and arrays into files beside it, which it records by their digests.
 
@@ -234,6 +236,8 @@ def write_curriculum(
         for name in ("regions", "weights"):
             if getattr(data, name) is not None:
                 facts["data"][name] = getattr(data, name)
+    if draws is not None:
+        facts["draws"] = dict(draws)
     if trained_on:
         facts["trained_on"] = dict(trained_on)
     if step is not None:
@@ -363,12 +367,23 @@ def is_complete(folder: str | Path) -> bool:
 def verify_checkpoint(folder: str | Path) -> None:
     """Compares every file of a checkpoint, or of a saved model's curriculum, with what was recorded when it was saved.
 
-    Files that came later are left alone. All of them are read, at the speed of the disk (XXH3).
+    Files that came later are left alone. All of them are read, at the speed of the disk (XXH3). With the
+    newest checkpoint the run's record of draws is compared, as far as it was written then.
 
     Raises:
         DamagedFileError: a file holds something else, or is missing.
         ValueError: the folder holds no record.
     """
+    _verify_files(folder)
+    root, draws = Path(folder).resolve(), read_curriculum(folder).get("draws")
+    if draws and _NUMBERED.fullmatch(root.name):
+        root, draws = root.parent, draws if _newest(root.parent, whole=False)[0] == root else None
+    if draws:
+        validate_beginnings(root, draws, "Put it back as it was, or delete it: what was drawn is then not known.")
+
+
+def _verify_files(folder: str | Path) -> None:
+    """Compares every file of a folder with what its `curriculum.json` recorded of it."""
     recorded, files = read_curriculum(folder)["files"], _files(folder)
     if missing := sorted(recorded.keys() - files.keys()):
         raise DamagedFileError(
@@ -429,7 +444,7 @@ def _newest(root: Path, *, whole: bool) -> tuple[Path | None, list[str]]:
                 passed.append((step, f"{folder} is of the run before it was amended after step {after}."))
                 continue
             if whole:
-                verify_checkpoint(folder)
+                _verify_files(folder)
         except DamagedFileError as error:
             passed.append((step, str(error)))
             continue
@@ -479,7 +494,7 @@ def validate_whole(folder: str | Path) -> None:
     """Compares every file of a checkpoint; the error names the newest one of its run that is whole."""
     try:
         validate_complete(folder)
-        verify_checkpoint(folder)
+        _verify_files(folder)
     except DamagedFileError as error:
         other, _ = _newest(Path(folder).resolve().parent, whole=True)
         remedy = "No other one beside it is whole: start a new run."

@@ -58,6 +58,7 @@ def read_run(folder: str | Path, name: str | None = None) -> dict[str, Any]:
         "seconds": saved["seconds"],
         "eval_loss": losses[-1] if losses else None,
         "losses": row_losses,
+        "draws": saved.get("draws", {}),
     }
 
 

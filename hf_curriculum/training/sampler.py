@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import length_hint
@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
+from xxhash import xxh3_128
 
 from hf_curriculum.config import parse_json
-from hf_curriculum.files import append_text, reading, write_atomically
+from hf_curriculum.files import append_text, reading, refuse_special, validate_beginnings, write_atomically
 from hf_curriculum.planning.export import ExportedOrder
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import PAD_INDEX
@@ -226,16 +227,34 @@ class DrawAudit:
     num_processes: int
     micro_batch: int
     file: Path | None = None
+    draws: dict[str, Sequence[Any]] = field(default_factory=dict)
+    """Of each process's file, by name: how many bytes the last checkpoint knows, and their digest."""
     _seen: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    _bytes: int = 0
+    _digest: Any = field(default_factory=xxh3_128)  # of these bytes, which are not read again
 
-    def resume(self, step: int) -> None:
-        """Drops recorded lines of steps that will be trained again."""
-        if self.file is None or not self.file.is_file():
+    def resume(self, step: int, draws: Mapping[str, Any] | None = None, *, elsewhere: bool = False) -> None:
+        """Drops recorded lines from `step` on, which will be trained again; a `DamagedFileError` if others changed.
+
+        `draws` are the checkpoint's. Where that is of another folder, the file may hold later steps alone.
+        """
+        self.draws = dict(draws or {})
+        if self.file is None:
             return
-        with reading(self.file, "Resume from another checkpoint, or delete it: what was drawn is then not recorded."):
-            lines = self.file.read_text().splitlines()
-            kept = [line for line in lines if line.endswith("]]") and parse_json(line)[0] < step]
-        write_atomically(self.file, "".join(f"{line}\n" for line in kept))
+        refuse_special(self.file)
+        kept = b""
+        if self.file.is_file():
+            remedy = "Put it back, resume from the checkpoint saved last, or delete it: it then begins with this step."
+            with reading(self.file, remedy):
+                content = self.file.read_bytes()
+                lines = (line for line in content.splitlines(keepends=True) if line.endswith(b"]]\n"))
+                kept = b"".join(line for line in lines if parse_json(line)[0] < step)
+            if draws is not None and (kept or not elsewhere):
+                own = {name: facts for name, facts in draws.items() if name == self.file.name}
+                validate_beginnings(self.file.parent, own, remedy)
+                kept = content[: sum(length for length, _ in own.values())]
+            write_atomically(self.file, kept)
+        self._bytes, self._digest = len(kept), xxh3_128(kept)
 
     def add(self, step: int, rows: torch.Tensor) -> None:
         """Records the rows of one forward pass of optimizer step `step` (from 0)."""
@@ -257,9 +276,11 @@ class DrawAudit:
         expected = self._expected(first, stop)
         for step, rows in seen.items():
             self._check(step, rows, expected[step - first])
-        lines = [self._line(step, rows) + "\n" for step, rows in sorted(seen.items())]
+        text = "".join(self._line(step, rows) + "\n" for step, rows in sorted(seen.items()))
         if self.file is not None:
-            append_text(self.file, "".join(lines))
+            append_text(self.file, text)
+            self._bytes += len(text)
+            self._digest.update(text.encode())
 
     def _check(self, step: int, rows: np.ndarray, planned: np.ndarray) -> None:
         """Compares the rows trained on in a step with those planned, padding included."""

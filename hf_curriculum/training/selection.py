@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 
 from hf_curriculum.data.collators import IGNORED
 from hf_curriculum.data.text_blocks import BESIDE
@@ -21,6 +22,7 @@ from hf_curriculum.models.on_host import known, known_or_read, note, note_host_v
 from hf_curriculum.planning.deciding import Selection
 from hf_curriculum.planning.plan import Plan
 from hf_curriculum.rng import hash64, mix64
+from hf_curriculum.training.checkpoints import read_curriculum
 from hf_curriculum.training.prediction import TEXT_INPUTS, base_model, evaluation_model, preserve_rng_state
 from hf_curriculum.training.sampler import DrawAudit
 
@@ -478,10 +480,23 @@ def start_audit(trainer: Any) -> DrawAudit | None:
         return None  # model-parallel processes share batches
     # What was chosen is nowhere else, so a rule that chooses always has a record.
     records = args.audit_draws or plan.candidates > 1
-    return (DrawAudit if plan.candidates == 1 else SelectionAudit)(
+    audit = (DrawAudit if plan.candidates == 1 else SelectionAudit)(
         plan=plan,
         process=args.process_index,
         num_processes=args.world_size,
         micro_batch=batch * plan.candidates,
         file=Path(args.output_dir) / f"draws-rank{args.process_index}.jsonl" if records else None,
     )
+    folder = trainer._resumed_from or trainer._amended_at
+    draws = read_curriculum(folder).get("draws") if folder else None  # versions before recorded none
+    elsewhere = folder is not None and Path(folder).resolve().parent != Path(args.output_dir).resolve()
+    audit.resume(trainer.state.global_step, draws, elsewhere=elsewhere)
+    return audit
+
+
+def recorded_draws(trainer: Any) -> Mapping[str, Any]:
+    """The `draws` of all processes, which all take part in gathering them; of those that are gone, as they were."""
+    audit = trainer._audit
+    if audit is not None and audit.file is not None:
+        audit.draws |= gather_object([(audit.file.name, [audit._bytes, audit._digest.hexdigest()])])
+    return {} if audit is None else audit.draws

@@ -54,7 +54,7 @@ from hf_curriculum.training.prediction import (
 )
 from hf_curriculum.training.publishing import HubMixin
 from hf_curriculum.training.sampler import CurriculumSampler, DrawAudit, RoundReader, validate_steps_per_process
-from hf_curriculum.training.selection import Selector, start_audit
+from hf_curriculum.training.selection import Selector, recorded_draws, start_audit
 from hf_curriculum.training.setup import (
     ListCollator,
     complete_arguments,
@@ -697,6 +697,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         with only_run_in(self._get_output_dir(kwargs.get("trial")), self.args.process_index), paced(self, self.speed):
             output = super().train(resume_from_checkpoint or None, *args, **kwargs)
         self.validate_draws()
+        recorded_draws(self)
         return output
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
@@ -722,8 +723,6 @@ class CurriculumTrainer(HubMixin, Trainer):
         self._draw_log = DrawLog()
         self._weighting.start(self._resumed_from)
         self._audit = start_audit(self)
-        if self._audit is not None:
-            self._audit.resume(self.state.global_step)
         self.selector.resume(self._resumed_from)
         return trained
 
@@ -734,7 +733,7 @@ class CurriculumTrainer(HubMixin, Trainer):
             super()._save_checkpoint(model, trial)
             return
         self.validate_draws()
-        seen = self._weighting.seen  # every process takes part in gathering
+        seen, draws = self._weighting.seen, recorded_draws(self)  # every process takes part in gathering
         losses = None if seen is None else seen.gather(self.accelerator)
         seconds, step, write_state = self._clock.seconds, self.state.global_step, self.state.save_to_json
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{step}")
@@ -744,7 +743,7 @@ class CurriculumTrainer(HubMixin, Trainer):
         def finish(path: str) -> None:
             write_state(path)
             facts = {"data": self._trained_on, "step": step, "run": self._run, "training_losses": losses}
-            write_curriculum(folder, self.plan, seconds, **facts)
+            write_curriculum(folder, self.plan, seconds, draws=draws, **facts)
 
         self._saves_checkpoint, self.state.save_to_json = True, finish
         try:

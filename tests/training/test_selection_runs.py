@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from verifying import verify_all
 
 from hf_curriculum import OnlineSelection, Phases, SelfPaced
+from hf_curriculum.training.checkpoints import last_complete_checkpoint, read_curriculum
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("selection_runs.py")
@@ -116,6 +118,10 @@ def test_killed_at_random_places_no_run_diverges(launch, tmp_path):
     for folder, processes, _ in runs:
         whole, other = (CRASH.outcome(f"{folder}/{name}.log", processes) for name in ("whole", "killed"))
         assert (other.steps, other.final, other.audit) == (whole.steps, whole.final, whole.audit), folder
+        recorded = [read_curriculum(last_complete_checkpoint(folder / name))["draws"] for name in ("whole", "killed")]
+        assert recorded[0] == recorded[1]
+        assert len(recorded[0]) == processes
+        verify_all(folder / "killed")
         assert len(whole.steps[0]) > 6
         killed += len(Path(f"{folder}/killed.log.kills").read_text().splitlines())
     assert killed >= KILLS

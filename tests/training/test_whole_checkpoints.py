@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -14,9 +16,11 @@ import transformers.trainer
 from small_task import Net, make_data
 from transformers import TrainerCallback
 from verifying import verify_all
+from xxhash import xxh3_128_hexdigest
 
 from hf_curriculum import CurriculumTrainer, CurriculumTrainingArguments, InfoBatch, OnlineSelection, Phases
-from hf_curriculum.files import DamagedFileError
+from hf_curriculum.files import DamagedFileError, write_sealed
+from hf_curriculum.reporting.chosen import find_chosen
 from hf_curriculum.training.checkpoints import (
     is_complete,
     last_complete_checkpoint,
@@ -25,6 +29,8 @@ from hf_curriculum.training.checkpoints import (
     verify_checkpoint,
     write_curriculum,
 )
+from hf_curriculum.training.report import read_run
+from hf_curriculum.training.sampler import DrawAudit
 
 RULE = Phases(2, 2, easy="low")
 """18 steps of 4 rows."""
@@ -360,3 +366,125 @@ def test_a_record_of_draws_is_added_to_at_its_end(tmp_path):
     trainer_in(tmp_path).train()
     lines = [json.loads(line) for line in (tmp_path / "draws-rank0.jsonl").read_text().splitlines()]
     assert [step for step, _ in lines] == list(range(18))
+
+
+RECORD = "draws-rank0.jsonl"
+CHOOSING = OnlineSelection(2, "loss", easy="low", then=Phases(2, 2))
+EDITS = {
+    "a row": lambda text: text.replace("[0, [", "[0, [9", 1),
+    "a line": lambda text: text.split("\n", 1)[1],
+    "a value": lambda text: text.replace("]]", "1]]", 1),
+    "the end": lambda text: text[:30],
+    "all": lambda text: "",
+}
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory):
+    """A run that chose while training."""
+    folder = tmp_path_factory.mktemp("chosen") / "run"
+    trainer_in(folder, CHOOSING).train()
+    return folder
+
+
+class TestRecordOfDraws:
+    """What `draws-rank*.jsonl` says of the steps before a checkpoint is what was written."""
+
+    @pytest.mark.parametrize("edit", EDITS)
+    @pytest.mark.parametrize("rule", [RULE, CHOOSING], ids=["audited", "chosen"])
+    def test_a_change_is_told(self, finished, chosen, tmp_path, rule, edit):
+        run = Path(shutil.copytree(finished[0] if rule is RULE else chosen, tmp_path / "run"))
+        file, told = (
+            run / RECORD,
+            rf"{RECORD} no longer begins with the [\d,]+ bytes that a checkpoint recorded\. It was",
+        )
+        whole = file.read_text()
+        file.write_text(EDITS[edit](whole))
+        changed = file.read_bytes()
+        with pytest.raises(DamagedFileError, match=told):
+            trainer_in(run, rule).train(resume_from_checkpoint=str(run / "checkpoint-2"))
+        with pytest.raises(DamagedFileError, match=told):
+            trainer_in(run, rule).train(resume_from_checkpoint=True)
+        assert file.read_bytes() == changed
+        with pytest.raises(DamagedFileError, match=told):
+            verify_all(run)
+        if rule is CHOOSING:
+            assert re.search(f"cannot be told. .*{told}", find_chosen(run, read_run(run))[1])
+        file.write_text(whole)
+        verify_all(run)
+
+    @pytest.mark.parametrize("rule", [RULE, CHOOSING], ids=["audited", "chosen"])
+    @pytest.mark.parametrize("step", [4, 5])
+    def test_of_a_killed_run_it_becomes_that_of_a_whole_one(self, finished, chosen, tmp_path, rule, step):
+        whole, run = finished[0] if rule is RULE else chosen, tmp_path / "run"
+        killed = trainer_in(run, rule, callbacks=[KillAt(step)])
+        with pytest.raises(Killed):
+            killed.train()
+        killed.validate_draws()
+        with (run / RECORD).open("a") as file:
+            file.write("[5, [1, 2")  # torn
+        verify_all(run)
+        trainer_in(run, rule).train(resume_from_checkpoint=True)
+        assert (run / RECORD).read_bytes() == (whole / RECORD).read_bytes()
+        last = f"checkpoint-{18 if rule is RULE else 9}"
+        assert read_curriculum(run / last)["draws"] == read_curriculum(whole / last)["draws"]
+        verify_all(run)
+
+    def test_where_a_checkpoint_goes_without_it_it_begins_there(self, run, finished, tmp_path):
+        whole = (run / RECORD).read_text().splitlines()
+        (run / RECORD).unlink()
+        verify_all(run)
+        for folder in (tmp_path / "other", tmp_path / "other", run):
+            trainer_in(folder).train(resume_from_checkpoint=str(run / "checkpoint-4"))
+            assert (folder / RECORD).read_text().splitlines() == whole[4:]
+            verify_all(folder)
+        with pytest.raises(DamagedFileError, match="no longer begins with"):
+            trainer_in(tmp_path / "other").train(resume_from_checkpoint=str(finished[0] / "checkpoint-6"))
+
+    def test_only_that_of_the_run_that_began_last_is_compared(self, run):
+        with pytest.raises(Killed):
+            trainer_in(run, seed=1, callbacks=[KillAt(9)]).train()
+        verify_all(run)  # the first run's checkpoints of later steps are still there
+        flip(run / RECORD, 5)
+        with pytest.raises(DamagedFileError, match="no longer begins with"):
+            verify_all(run)
+
+    def test_a_saved_model_knows_it_where_there_is_no_checkpoint(self, tmp_path):
+        trainer = trainer_in(tmp_path, save_strategy="no")
+        trainer.train()
+        trainer.save_model()
+        trainer.save_model(str(tmp_path / "elsewhere"))
+        verify_all(tmp_path)
+        flip(tmp_path / RECORD)
+        with pytest.raises(DamagedFileError, match="no longer begins with"):
+            verify_all(tmp_path)
+
+    @pytest.mark.parametrize("kind", ["folder", "FIFO"])
+    def test_what_is_no_file_is_refused(self, finished, chosen, tmp_path, kind):
+        run = Path(shutil.copytree(chosen, tmp_path / "run"))
+        (run / RECORD).unlink()
+        (run / RECORD).mkdir() if kind == "folder" else os.mkfifo(run / RECORD)
+        told = rf"{RECORD} is a {kind}, and a file is written under this name\. Remove it\."
+        for resumed in (None, True):
+            with pytest.raises(ValueError, match=told):
+                trainer_in(run, CHOOSING).train(resume_from_checkpoint=resumed)
+        with pytest.raises(DamagedFileError, match=told):
+            verify_all(run)
+        assert re.search(told, find_chosen(run, read_run(run))[1])
+
+    def test_a_checkpoint_that_recorded_none_is_resumed_as_before(self, run, finished):
+        file = run / "checkpoint-4" / "curriculum.json"
+        facts = json.loads(file.read_text())
+        del facts["draws"], facts["seal"]
+        write_sealed(file, facts)
+        trainer_in(run).train(resume_from_checkpoint=str(file.parent))
+        assert (run / RECORD).read_bytes() == (finished[0] / RECORD).read_bytes()
+
+    def test_processes_that_are_gone_keep_theirs_and_another_runs_goes(self, run):
+        (run / "draws-rank1.jsonl").write_text("[0, [1]]\n[1, [2]]\n")
+        facts = {"draws-rank1.jsonl": [9, xxh3_128_hexdigest(b"[0, [1]]\n")]}
+        audit = DrawAudit(plan=None, process=1, num_processes=2, micro_batch=1, file=run / "draws-rank1.jsonl")
+        audit.resume(2, facts)
+        assert (run / "draws-rank1.jsonl").read_text() == "[0, [1]]\n"
+        audit.resume(2, {"draws-rank0.jsonl": [0, ""]})
+        assert (run / "draws-rank1.jsonl").read_text() == ""
