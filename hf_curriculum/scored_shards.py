@@ -98,7 +98,8 @@ def finished_shards(folder: str | Path) -> list[str]:
     if missing := [shard for shard in shards if stem_of(shard) not in done]:
         raise ValueError(
             f"{folder} is not complete: {len(missing):,} of {count:,} shards have no scores, {missing[0]} for "
-            "example. Run the command that made it again; `hf-curriculum score --status` says how far it is."
+            "example. Run the same `score_shards` again, as the command that made it does: finished shards are kept. "
+            "`hf-curriculum score --status` says how far it is."
         )
     if dropped:
         name, why = next(iter(dropped.items()))
@@ -169,13 +170,19 @@ def score_features(manifest: Mapping[str, Any], before: Sequence[str] = (), chec
 
 
 def verify_scored_shards(folder: str | Path) -> None:
-    """Reads all that `score_shards` has written so far; a `DamagedFileError` where something was changed since."""
+    """Reads all that `score_shards` has written.
+
+    Raises:
+        DamagedFileError: something was changed since.
+        ValueError: shards have no scores.
+    """
     folder, done = Path(folder), done_shards(folder)
     for shard in read_manifest(folder)["shards"]:
         if stem_of(shard) in done:
             verify_shard_scores(folder, shard)
     for file in (*folder.glob(f"{FITTED_VALUES}/*/fitted.json"), *folder.glob(f"{FAILED}/**/*.json")):
         read_sealed(file, "Delete it, and run `score_shards` again.")
+    finished_shards(folder)
 
 
 def checksums(texts: Iterable[str | None]) -> pa.Array:

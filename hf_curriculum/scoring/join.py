@@ -31,7 +31,7 @@ from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
 from hf_curriculum.data.text import open_text
-from hf_curriculum.files import reading
+from hf_curriculum.files import DamagedFileError, reading
 from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -45,7 +45,7 @@ from hf_curriculum.provenance import (
     score_values,
     validate_choice,
 )
-from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, SHARD, UID, checksums, load_scored_shards
+from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, MARK, SHARD, UID, checksums, load_scored_shards
 from hf_curriculum.sealed_parquet import read_sealed_parquet, sealed_parquet, validate_sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
@@ -653,8 +653,15 @@ def _read_shards(folder: Path, splits: Mapping[str, Dataset]) -> tuple[Dataset, 
 
 
 def verify_side_file(file: Path) -> None:
-    """Compares a file of `save_scores`, or a part of scores, with the digest that it holds of itself."""
+    """Compares a file of `save_scores` with the digest that it holds of itself; others belong to a manifest near."""
     validate_sealed_parquet(file, _REMEDY)
+    metadata = pyarrow.parquet.read_schema(file.absolute()).metadata
+    if _MARK not in metadata and not any((folder / MANIFEST).is_file() for folder in file.absolute().parents):
+        lost = MANIFEST if MARK in metadata else "run.json"
+        raise DamagedFileError(
+            f"{file} holds a part of scores, and {lost}, which says of what, is not there. Copy the whole folder, or "
+            "run the command that made it again."
+        )
 
 
 def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:

@@ -140,8 +140,9 @@ _NAMING: dict[str, Callable[[Path], list[str]]] = {
     "state.json": lambda file: [data["filename"] for data in read_json(file, _REMEDY)["_data_files"]],
     "dataset_dict.json": lambda file: list(map(str, read_json(file, _REMEDY)["splits"])),
     **dict.fromkeys(("README.md", ".huggingface.yaml"), _of_card),
+    **dict.fromkeys(("dataset_info.json", "dataset_infos.json", "preprocessor_config.json"), lambda file: []),
 }
-"""Files that name other files, and what reads the names."""
+"""Files that libraries open by themselves, and what reads the names of other files in them."""
 
 
 def validate_files(names: Iterable[str], roots: Sequence[str | Path], source: str | Path) -> None:
