@@ -210,7 +210,8 @@ def load_scored_shards(folder: str | Path, checked: bool = False) -> Dataset:
             table = table.add_column(0, SHARD, pa.array([shard]).take(pa.array(np.zeros(len(table), np.int64))))
             yield from table.select(schema.names).cast(schema).combine_chunks().to_batches()
 
-    stamps = [(status := score_file(folder, shard).stat()).st_size * 31 + status.st_mtime_ns for shard in shards]
+    with reading(folder, _REMEDY):
+        stamps = [(status := score_file(folder, shard).stat()).st_size * 31 + status.st_mtime_ns for shard in shards]
     facts = ["scored shards", 1, manifest_digest(manifest), checked, shards, digest(np.array(stamps, np.int64))]
     data = cached_arrow(facts, batches, schema)
     if UID in data.column_names:

@@ -25,7 +25,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_d
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import parse_json
+from hf_curriculum.config import parse_json, redact, redacted
 from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.limits import validate_tables
@@ -118,7 +118,7 @@ def _read_source(
     file = Path(source)
     if "://" in str(source):
         table = _read_parquet(str(source), keys, columns)
-        return table, {"from": str(source), "digest": data_digest(table)}
+        return table, {"from": redact(str(source)), "digest": data_digest(table)}
     if file.is_dir():
         validate_folder(file)
         is_scored = (file / MANIFEST).is_file()
@@ -145,6 +145,7 @@ def read_scores(path: Path) -> Dataset:
     return table.remove_columns([name for name in table.column_names if name.startswith(CHECKED)])
 
 
+@redacted()
 def _read_parquet(address: str, keys: list[str], columns: Sequence[str] | None) -> Dataset:
     """The key and the scores of a Parquet file, or of all of them in a folder, wherever `fsspec` finds it."""
     remedy = "It should be Parquet, with a row per key; or the connection failed."
