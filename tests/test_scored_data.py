@@ -397,8 +397,8 @@ def test_a_file_that_cannot_be_kept_is_named(tmp_path):
 
 def test_a_folder_of_buckets_is_named(tmp_path):
     data = add_scores(Dataset.from_dict({"caption": ["a", "b c"]}), CaptionLength())
-    save_bucketed(data, tmp_path, 2, score_column="caption_length")
+    save_bucketed(data, tmp_path / "buckets", 2, score_column="caption_length")
     with pytest.raises(ValueError, match="holds buckets, whose shards are read in their order: by `BucketedStream`"):
-        load_scored(tmp_path)
-    told = CliRunner().invoke(app, ["plan", str(tmp_path), "phases"])
+        load_scored(tmp_path / "buckets")
+    told = CliRunner().invoke(app, ["plan", str(tmp_path / "buckets"), "phases"])
     assert (told.exit_code, "holds buckets" in told.output) == (1, True)
