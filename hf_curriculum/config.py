@@ -10,7 +10,8 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from itertools import accumulate
@@ -246,7 +247,7 @@ _SECRETS = (
 _NAMES = "|".join(name.replace("_", "[_-]") for name in _SECRETS)
 _VALUE = r"(?:'[^']+'|\"[^\"]+\"|[^\s`'\"&,;)}<>]+)"
 _SECRET = re.compile(
-    r"\b(?:hf|api_org)_(?!curriculum\b)[A-Za-z0-9]{8,}|(?<=bearer )[^\s'\"]+"  # as tokens of the Hub look
+    r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}|(?<=bearer )[^\s'\"]+"  # as tokens of the Hub look
     rf"|(?P<option>(?<![\w-])--(?:{_NAMES})[= ]){_VALUE}"
     rf"|(?P<item>(?<![\w-])(?:{_NAMES})(?:=|['\"]: ?))(?!True\b|False\b|None\b){_VALUE}"
     r"|(?P<user>https?://|://(?=[^\s/:@]*:))[^\s/]+@"
@@ -264,6 +265,24 @@ def redact(text: str, token: str | bool | None = None) -> str:
         if isinstance(secret, str) and secret.strip():
             text = text.replace(secret, "<token>").replace(secret.strip(), "<token>")
     return _SECRET.sub(_hidden, text)
+
+
+def brief(value: object, most: int = 80) -> str:
+    """What a message shows of a value: it is without secrets, and a long one is cut."""
+    text = redact(f"{value}"[:100_000])
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+@contextmanager
+def redacted() -> Iterator[None]:
+    """Errors without the secrets of the addresses that they name, those of other libraries too."""
+    try:
+        yield
+    except Exception as error:
+        if (clean := redact(f"{error}")) == f"{error}":
+            raise
+        kind = next((kind for kind in (FileNotFoundError, ValueError) if isinstance(error, kind)), OSError)
+        raise kind(clean) from None  # what it came from says it in clear
 
 
 def _hidden(match: re.Match[str]) -> str:

@@ -50,7 +50,9 @@ class DamagedFileError(ValueError):
 
 @contextmanager
 def reading(path: str | Path, remedy: str) -> Iterator[None]:
-    """Turns whatever goes wrong while a file of this package is read and understood into one sentence."""
+    """Turns whatever goes wrong while a file is read and understood into one sentence; a FIFO is not waited for."""
+    if (kind := special_file(path)) not in (None, "folder"):
+        raise DamagedFileError(f"{path} is a {kind}, not a file: opening it might wait without end. {remedy}")
     try:
         yield
     except DamagedFileError:
@@ -132,6 +134,8 @@ def validate_digest(path: str | Path, recorded: str, remedy: str) -> None:
 
 def is_intact(path: str | Path) -> bool:
     """Whether a file is there and ends in the digest that `append_digest` gave it."""
+    if special_file(path):
+        return False
     try:
         with open(path, "rb") as stream:
             digest, tail = _stream_digest(stream, os.fstat(stream.fileno()).st_size - _DIGEST_BYTES), stream.read()

@@ -206,8 +206,8 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
 
     Raises:
         FileNotFoundError: no `scores.json`.
-        ValueError: files, splits, rows or provenance differ from what was saved, the data names files outside, or
-            shards are not scored yet.
+        ValueError: files, splits, rows or provenance differ from what was saved, the data names files outside, shards
+            are not scored yet, or the folder holds buckets.
 
     Example:
         >>> from hf_curriculum import CaptionLength, add_scores
@@ -219,6 +219,11 @@ def load_scored(path: str | Path, *, allow_outside: bool = False) -> Dataset | D
     """
     if (Path(path) / MANIFEST).is_file():
         return load_scored_shards(path)
+    if (Path(path) / "buckets.json").is_file():
+        raise ValueError(
+            f"{path} holds buckets, whose shards are read in their order: by `BucketedStream`. A scored data set is "
+            "read here, whole: give the one that the buckets were made of."
+        )
     return _load_compared(path, allow_outside)
 
 

@@ -98,7 +98,8 @@ def finished_shards(folder: str | Path) -> list[str]:
     if missing := [shard for shard in shards if stem_of(shard) not in done]:
         raise ValueError(
             f"{folder} is not complete: {len(missing):,} of {count:,} shards have no scores, {missing[0]} for "
-            "example. Run the command that made it again; `hf-curriculum score --status` says how far it is."
+            "example. Run the same `score_shards` again, as the command that made it does: finished shards are kept. "
+            "`hf-curriculum score --status` says how far it is."
         )
     if dropped:
         name, why = next(iter(dropped.items()))
@@ -169,13 +170,19 @@ def score_features(manifest: Mapping[str, Any], before: Sequence[str] = (), chec
 
 
 def verify_scored_shards(folder: str | Path) -> None:
-    """Reads all that `score_shards` has written so far; a `DamagedFileError` where something was changed since."""
+    """Reads all that `score_shards` has written.
+
+    Raises:
+        DamagedFileError: something was changed since.
+        ValueError: shards have no scores.
+    """
     folder, done = Path(folder), done_shards(folder)
     for shard in read_manifest(folder)["shards"]:
         if stem_of(shard) in done:
             verify_shard_scores(folder, shard)
     for file in (*folder.glob(f"{FITTED_VALUES}/*/fitted.json"), *folder.glob(f"{FAILED}/**/*.json")):
         read_sealed(file, "Delete it, and run `score_shards` again.")
+    finished_shards(folder)
 
 
 def checksums(texts: Iterable[str | None]) -> pa.Array:
@@ -203,7 +210,8 @@ def load_scored_shards(folder: str | Path, checked: bool = False) -> Dataset:
             table = table.add_column(0, SHARD, pa.array([shard]).take(pa.array(np.zeros(len(table), np.int64))))
             yield from table.select(schema.names).cast(schema).combine_chunks().to_batches()
 
-    stamps = [(status := score_file(folder, shard).stat()).st_size * 31 + status.st_mtime_ns for shard in shards]
+    with reading(folder, _REMEDY):
+        stamps = [(status := score_file(folder, shard).stat()).st_size * 31 + status.st_mtime_ns for shard in shards]
     facts = ["scored shards", 1, manifest_digest(manifest), checked, shards, digest(np.array(stamps, np.int64))]
     data = cached_arrow(facts, batches, schema)
     if UID in data.column_names:

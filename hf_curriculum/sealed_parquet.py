@@ -48,7 +48,7 @@ def read_sealed_parquet(file: Path, remedy: str) -> pa.Table:
 
 def is_sealed_parquet(file: Path) -> bool:
     """Whether a file has a seal, or what damage has left of it."""
-    with file.open("rb") as stream:
+    with reading(file, "Remove it, or copy it again."), file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - _BLOCK))
         tail = stream.read()
     return _MARK in tail or _KEY in tail

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from hf_curriculum.files import SEAL
+from hf_curriculum.config import parse_json
+from hf_curriculum.files import SEAL, reading
 from hf_curriculum.sealed_parquet import is_sealed_parquet
 from hf_curriculum.shapes import validate_arguments
 
@@ -41,7 +42,8 @@ def verify(path: str | Path) -> list[Verified]:
             vision features, runs and checkpoints, studies, exported orders, side files, results of suites.
 
     Returns:
-        What was compared; `error` says what is wrong with it. What another program wrote is passed over.
+        What was compared, and what is known to be missing; `error` says what is wrong with it. What another program
+        wrote is passed over. A lone `.npy` file, or a saved data set without its `scores.json`, looks like that too.
 
     Raises:
         FileNotFoundError: there is no such path.
@@ -56,58 +58,93 @@ def verify(path: str | Path) -> list[Verified]:
         >>> [(each.kind, each.error) for each in verify(folder)]
         [('scored data set', None)]
     """
-    root = Path(path)
+    root = Path(os.path.realpath(path) if os.path.islink(path) else path)
     if not root.exists():
-        raise FileNotFoundError(f"{root} does not exist. Name a file or a folder that this package wrote.")
-    verified = []
-    for kind, place, name in _written_below(root):
-        try:
-            _comparison(name)(place)
-            verified.append(Verified(kind, place))
-        except (ValueError, OSError) as error:
-            verified.append(Verified(kind, place, f"{error}"))
+        raise FileNotFoundError(f"{path} does not exist. Name a file or a folder that this package wrote.")
+    verified = [*(_below(root) if root.is_dir() else _of_file(root))]
     if not verified:
         raise ValueError(
-            f"{root} holds nothing that this package wrote with a record of its content, so nothing was compared. "
+            f"{path} holds nothing that this package wrote with a record of its content, so nothing was compared. "
             "Name a folder of scores, buckets, features, a run, or an exported order."
         )
     return verified
 
 
-def _written_below(root: Path) -> Iterator[tuple[str, Path, str]]:
-    """What is to be compared: its kind, its path, and the function, or class with a `verify`, that does it."""
-    if root.is_file():
-        yield from _of_file(root)
-        return
-    for place, folders, names in os.walk(root):
-        folder, marker = Path(place), next((name for name in _FOLDERS if name in names), None)
-        folders[:] = sorted(name for name in folders if not (folder / name).is_symlink())
+def _below(root: Path) -> Iterator[Verified]:
+    """What is in a folder, compared; links are followed, and each folder is read once."""
+    unlisted: list[OSError] = []
+    seen: set[str] = set()
+    for place, folders, names in os.walk(root, followlinks=True, onerror=unlisted.append):
+        real, folder = os.path.realpath(place), Path(place)
+        folders.sort()
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        marker, entries = _marker(folder, {*names, *folders}), {*names, *_RECORDS.keys() & folders}
         if marker is not None:
-            yield _FOLDERS[marker][0], folder, _FOLDERS[marker][1]
+            yield _compared(_FOLDERS[marker][0], folder, _FOLDERS[marker][1])
         if marker in _ALONE:
             folders.clear()
-        for name in sorted({*names} - {marker}):
+        for name in sorted(entries - {marker}):
             yield from _of_file(folder / name)
+    yield from (Verified("folder", Path(error.filename), f"{error}") for error in unlisted)
 
 
-def _of_file(file: Path) -> Iterator[tuple[str, Path, str]]:
-    """How a file of its own is compared; nothing for one of another program."""
-    if file.with_name(f"{file.name}.json").is_file():
-        yield "exported order", file, "planning.export:verify_order"
-    elif file.name == "result.json" and _is_sealed(file):
-        yield "result of a study", file, "studies.study:verify_result"
-    elif file.suffix == ".json" and not file.with_suffix("").is_file() and _is_sealed(file):
-        yield "record", file, "files:verify_together"
-    elif file.suffix == ".parquet" and not file.with_name("run.json").is_file() and is_sealed_parquet(file):
-        yield "side file of scores", file, "scoring.join:verify_side_file"
+def _marker(folder: Path, entries: set[str]) -> str | None:
+    """The file by which a folder is known, also where it is gone and what belongs to it is not."""
+    if any(folder.glob("bucket_*/[0-9]*-of-[0-9]*.*")):
+        return "buckets.json"
+    if re.fullmatch(r"checkpoint-\d+", folder.name) and any(
+        next(folder.parent.glob(f"{place}curriculum.json"), None) for place in ("", "*/")
+    ):
+        return "curriculum.json"
+    return next((name for name in _FOLDERS if name in entries), None)
 
 
-def _is_sealed(file: Path) -> bool:
-    """Whether a file ends in a seal, also where damage has hit it."""
-    with file.open("rb") as stream:
+def _of_file(file: Path) -> Iterator[Verified]:
+    """A file of its own, compared; nothing for one of another program."""
+    order = file.with_suffix("") if file.suffix == ".json" else file
+    facts = order.with_name(f"{order.name}.json")
+    try:
+        if order.suffix in _ORDERS and facts.is_file():
+            if file == order or order.is_dir() or not os.path.lexists(order):
+                yield _compared("exported order", order, "planning.export:verify_order")
+        elif file.suffix == ".json" and _is_ours(file):
+            of_study = file.name == "result.json"
+            compare = "studies.study:verify_result" if of_study else "files:verify_together"
+            yield _compared("result of a study" if of_study else "record", file, compare)
+        elif file.suffix == ".parquet" and not file.with_name("run.json").is_file() and is_sealed_parquet(file):
+            yield _compared("side file of scores", file, "scoring.join:verify_side_file")
+    except (ValueError, OSError) as error:
+        yield Verified("file", file, f"{error}")
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether this package wrote a JSON file, also where damage has hit it: by its seal, its name or its keys."""
+    with reading(file, "Remove it, or copy it again."), file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - 64))
         tail = stream.read()
-    return f'"{SEAL}"'.encode() in tail or re.search(rb'".{4}": "[0-9a-f]{16}"\s*}\s*\Z', tail) is not None
+    if f'"{SEAL}"'.encode() in tail or re.search(rb'".{4}": "[0-9a-f]{16}"\s*}\s*\Z', tail):
+        return True
+    if file.name not in _RECORDS:
+        return False
+    keys = _RECORDS[file.name]
+    try:
+        facts = parse_json(file.read_bytes())
+    except ValueError:
+        return True
+    is_run = file.name == "result.json" and re.search(r"-seed\d+", file.parent.name)
+    return not keys or bool(is_run) or (isinstance(facts, dict) and facts.keys() >= keys)
+
+
+def _compared(kind: str, place: Path, name: str) -> Verified:
+    """One thing, compared by the function, or the class with a `verify`, of that name."""
+    try:
+        _comparison(name)(place)
+    except Exception as error:  # whatever is wrong with one thing, the others are compared
+        return Verified(kind, place, f"{error}" or type(error).__name__)
+    return Verified(kind, place)
 
 
 def _comparison(name: str) -> Callable[[Path], object]:
@@ -129,3 +166,15 @@ _FOLDERS: Mapping[str, tuple[str, str]] = {
 """The file by which a folder is known; what the folder is, and what compares it."""
 _ALONE = _FOLDERS.keys() - {"curriculum.json"}
 """The folders in which one comparison covers everything; below a run there are checkpoints, and what a user writes."""
+_ORDERS = (".npy", ".txt", ".parquet")
+"""How the names of exported orders end."""
+_RECORDS: Mapping[str, set[str]] = {
+    "amendments.json": set(),
+    "chosen.json": {"plan", "chosen"},
+    "manifest.json": {"files"},
+    "result.json": {"arm", "seed", "status"},
+    "results.json": {"files"},
+    "scores.json": set(),
+    "study.json": {"files"},
+}
+"""Records that lie alone, by name, and the keys that tell them from other programs'; none where the name is ours."""

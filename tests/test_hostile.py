@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,17 +20,23 @@ import regex
 import typer
 from datasets import Dataset
 from datasets.exceptions import DatasetGenerationError
+from PIL import Image as PILImage
 from typer.testing import CliRunner
 
 import hf_curriculum
-from hf_curriculum import load_captioned
+from hf_curriculum import CaptionLength, add_scores, load_captioned, load_conversations, save_scored
+from hf_curriculum.cli import app
 from hf_curriculum.cli.common import plainly, typed_again
 from hf_curriculum.config import redact
 from hf_curriculum.data import limits
+from hf_curriculum.data.images import to_rgb
+from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
+from hf_curriculum.data.readers.shards import find_shards
 from hf_curriculum.files import sole_writer
 from hf_curriculum.hub.errors import in_words
 from hf_curriculum.markdown import csv_cell, csv_text, split_front_matter
+from hf_curriculum.scorers.visual.images import open_image
 from hf_curriculum.studies.recipe import command_line
 from hf_curriculum.tasks.captioning.metrics.tokens import tokenize
 from hf_curriculum.tasks.long_tail.data.sources import read_list
@@ -231,6 +238,35 @@ class TestSecrets:
         monkeypatch.setenv("HF_TOKEN", "open sesame")
         assert redact("it was open sesame.") == "it was <token>."
 
+    @pytest.mark.parametrize("ending", ["/{0..1}.tar", "/0.tar", "/x", "/*.parquet"])
+    @pytest.mark.parametrize("read", [load_captioned, load_conversations, find_shards, open_image, to_rgb])
+    def test_of_addresses_in_errors(self, read, ending):
+        with pytest.raises(Exception, match=r".") as raised:
+            read(f"http://user:{'secretpw' * 10}@127.0.0.1:9{ending}?token=hf_abcdefghijkl")
+        told = "".join(traceback.format_exception(raised.value)[-1:])
+        assert not re.search("secretpw|abcdefgh", told)
+        assert raised.value.__suppress_context__ or "secretpw" not in str(raised.value.__cause__)
+
+    def test_of_addresses_in_a_list(self, tmp_path, caplog):
+        address = f"https://user:{'secretpw' * 10}@host/x.png?token=hf_abcdefghijkl"
+        (tmp_path / "list.csv").write_text(f"url,caption\n{address},A\n")
+        with pytest.raises(ValueError, match=r"holds addresses \('https://<token>@host/x\.png\?token=<token>'\)"):
+            load_captioned(tmp_path / "list.csv")
+        left_out = LeftOut()
+        left_out.add("addresses", 1, address)
+        left_out.report(address, [])
+        assert caplog.messages == [
+            "https://<token>@host/x.png?token=<token>, left out: addresses: 1 "
+            "(https://<token>@host/x.png?token=<token>, for example)."
+        ]
+
+    def test_a_repository_that_is_a_token(self, tmp_path):
+        save_scored(add_scores(Dataset.from_dict({"caption": ["a dog"]}), CaptionLength()), tmp_path / "scored")
+        command = ["push", str(tmp_path / "scored"), "me/hf_abcdefghijklmnop", "--dry-run"]
+        told = CliRunner().invoke(app, command).output
+        assert "to me/<token> (" in told
+        assert "abcdefgh" not in told
+
     def test_commands_to_type_again(self, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["x", "babylm_git", "--hub_token", "my own", "--hub_token=hf_ABCDEFGHIJ"])
         for command in (typed_again(), command_line()):
@@ -291,3 +327,27 @@ def test_cells_are_read_back(text):
     assert csv_text(cell) == text
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
     assert csv_cell(-1.5) == -1.5
+
+
+class TestLongNames:
+    """Names that no file can have take no time, and little room in messages."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        PILImage.new("RGB", (8, 8)).save(tmp_path / "0.png")
+        rows = [{"file_name": "0.png", "caption": "a"}, {"file_name": "a/" * 250_000 + "0.png", "caption": "b"}]
+        (tmp_path / "captions.json").write_text(json.dumps(rows))
+        return tmp_path
+
+    def test_are_refused(self, folder):
+        begin = time.monotonic()
+        with pytest.raises(ValueError, match="names files outside of") as raised:
+            load_captioned(folder)
+        assert time.monotonic() - begin < 5
+        assert len(str(raised.value)) < 1000
+
+    def test_are_left_out(self, folder, caplog):
+        loaded = load_captioned(folder, allow_outside=True)
+        assert loaded["caption"][:] == ["a"]
+        assert loaded.info.description == "image, left out: rows with one that cannot be read: 1."
+        assert max(map(len, caplog.messages)) < 2000

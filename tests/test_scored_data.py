@@ -7,8 +7,20 @@ import shutil
 import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict, Image
+from typer.testing import CliRunner
 
-from hf_curriculum import Phases, concat_scored, load_scored, make_plan, read_provenance, save_scored
+from hf_curriculum import (
+    CaptionLength,
+    Phases,
+    add_scores,
+    concat_scored,
+    load_scored,
+    make_plan,
+    read_provenance,
+    save_bucketed,
+    save_scored,
+)
+from hf_curriculum.cli import app
 from hf_curriculum.files import write_sealed
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.scored_data import (
@@ -381,3 +393,12 @@ def test_a_file_that_cannot_be_kept_is_named(tmp_path):
         save_scored(scored([2]), tmp_path / "set")
     (tmp_path / "set" / "pipe").unlink()
     assert load_scored(tmp_path / "set")["noun_count"][:] == [1]
+
+
+def test_a_folder_of_buckets_is_named(tmp_path):
+    data = add_scores(Dataset.from_dict({"caption": ["a", "b c"]}), CaptionLength())
+    save_bucketed(data, tmp_path / "buckets", 2, score_column="caption_length")
+    with pytest.raises(ValueError, match="holds buckets, whose shards are read in their order: by `BucketedStream`"):
+        load_scored(tmp_path / "buckets")
+    told = CliRunner().invoke(app, ["plan", str(tmp_path / "buckets"), "phases"])
+    assert (told.exit_code, "holds buckets" in told.output) == (1, True)

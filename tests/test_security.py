@@ -12,6 +12,7 @@ import struct
 import sys
 import tarfile
 import zlib
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -40,12 +41,14 @@ from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.readers.img2dataset import load_img2dataset
 from hf_curriculum.data.readers.url_lists import load_url_list
 from hf_curriculum.data.regions.open import open_regions
+from hf_curriculum.files import is_intact, read_json, read_sealed
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance
 from hf_curriculum.reporting.chosen import _saved_rule
 from hf_curriculum.reporting.inspection import inspect_scores
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.scorers.text.rarity import WordRarity
 from hf_curriculum.scorers.visual.boxes import image_size
+from hf_curriculum.sealed_parquet import is_sealed_parquet
 from hf_curriculum.tasks.babylm.files import find_images
 from hf_curriculum.tasks.long_tail import PixelDiffusionPipeline
 from hf_curriculum.training.report import add_held_out
@@ -574,6 +577,22 @@ class TestWhatIsNoPicture:
                 os.mkfifo(folder / name)
             with pytest.raises(ValueError, match=rf"{name} is a FIFO, not a file"):
                 open_regions(folder / name)
+
+    @pytest.mark.parametrize("name", ["README.md", "state.json", "dataset_info.json"])
+    def test_in_saved_data(self, folder, name):
+        scored_in(folder / "saved", folder, "image")
+        (folder / "saved" / name).unlink()
+        os.mkfifo(folder / "saved" / name)
+        for load in (load_scored, load_captioned):
+            with pytest.raises(ValueError, match=rf"{name} is a FIFO, not a file"):
+                load(folder / "saved")
+
+    def test_in_the_place_of_a_record(self, folder):
+        os.mkfifo(folder / "x.json")
+        for read in (partial(read_json, remedy=""), partial(read_sealed, remedy=""), is_sealed_parquet):
+            with pytest.raises(ValueError, match=r"x\.json is a FIFO, not a file"):
+                read(folder / "x.json")
+        assert not is_intact(folder / "x.json")
 
     def test_the_limit_is_an_argument(self, folder, caplog):
         source = csv(folder, [picture(folder, "a.png").name, picture(folder, "b.png", (30, 20)).name])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -21,7 +23,8 @@ from hf_curriculum import (
 )
 from hf_curriculum.cli import app
 from hf_curriculum.data.regions.pack import pack_regions
-from hf_curriculum.files import write_together
+from hf_curriculum.files import write_sealed, write_together
+from hf_curriculum.training.checkpoints import _FORMAT as CHECKPOINT_FORMAT
 from hf_curriculum.verify import verify
 
 
@@ -112,3 +115,128 @@ def test_the_command_ends_with_1_where_something_is_damaged(written):
     file.write_bytes(content)
     assert damaged.exit_code == 1
     assert [each["path"] for each in json.loads(damaged.stdout) if each["error"]] == [str(file)]
+
+
+# ---- What is lost, truncated, or no file at all ----
+
+RECORDS = {
+    "run/amendments.json": {"amendments": []},
+    "study/a-seed0/result.json": {"key": "k", "arm": "a", "seed": 0, "status": "finished"},
+}
+
+
+@pytest.fixture
+def copied(written, tmp_path):
+    """A copy of one thing of each kind, with records that lie alone, and checkpoints."""
+    root = tmp_path / "copied"
+    shutil.copytree(written, root)
+    for name, facts in RECORDS.items():
+        (root / name).parent.mkdir(parents=True)
+        write_sealed(root / name, facts)
+    for number in (1, 2):
+        (root / "run" / f"checkpoint-{number}").mkdir()
+        facts = {name: {} for name in ("versions", "plan", "description", "seconds", "log", "run", "files")}
+        sealed = {"version": CHECKPOINT_FORMAT, **facts}
+        write_sealed(root / "run" / f"checkpoint-{number}" / "curriculum.json", sealed)
+    return root
+
+
+def found_wrong(root):
+    """The errors below a folder, by the path of what they are about."""
+    return {each.path.relative_to(root).as_posix(): each.error for each in verify(root) if each.error}
+
+
+@pytest.mark.parametrize("name", [*RECORDS, "results/results.json", "buckets/scores.json", "order.npy.json"])
+def test_a_record_is_ours_whatever_is_left_of_it(copied, name):
+    file = copied / name
+    content = file.read_text()
+    for damaged in ("", content[: len(content) // 2], content.replace('"seal"', '"other"'), content[:-30]):
+        file.write_text(damaged)
+        assert len(found_wrong(copied)) == 1, damaged
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_other_json_in_the_place_of_a_record(copied, name):
+    (copied / name).write_text("[1]")
+    assert "is damaged" in found_wrong(copied)[name]
+
+
+def test_records_of_other_programs_are_passed_over(copied):
+    (copied / "theirs").mkdir()
+    for name in ("result.json", "results.json", "study.json", "manifest.json", "notes.json"):
+        (copied / "theirs" / name).write_text('{"accuracy": 0.5}')
+    (copied / "theirs" / "half.json").write_text('{"a": ')
+    (copied / "theirs" / "image.png.json").write_text("{}")
+    (copied / "theirs" / "image.png").write_bytes(b"")
+    (copied / "theirs" / "link").symlink_to("nowhere")
+    os.mkfifo(copied / "theirs" / "pipe")
+    assert not found_wrong(copied)
+
+
+@pytest.mark.parametrize(
+    ("lost", "about", "said"),
+    [
+        ("shards/scores/0.parquet", "shards", "1 of 1 shards have no scores, 0.parquet for example. Run the same"),
+        ("shards/shards.json", "shards/scores/0.parquet", "a part of scores, and shards.json, which says of what"),
+        ("buckets/buckets.json", "buckets", "buckets.json does not exist"),
+        ("run/checkpoint-2/curriculum.json", "run/checkpoint-2", "its run ended while it was being saved"),
+        ("order.npy", "order.npy", "does not exist"),
+        ("scored/dataset_info.json", "scored", "is missing"),
+    ],
+)
+def test_a_file_that_is_gone(copied, lost, about, said):
+    (copied / lost).unlink()
+    assert said in found_wrong(copied)[about]
+    (copied / lost).mkdir()
+    assert found_wrong(copied)
+
+
+def test_a_part_of_what_was_written_is_compared_alone(copied):
+    assert [each.error for each in verify(copied / "shards" / "scores")] == [None]
+
+
+NO_FILES = {
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "circle": lambda path: path.symlink_to(path.name),
+    "fifo": os.mkfifo,
+    "folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *RECORDS,
+        *("order.npy", "order.npy.json", "buckets/buckets.json", "buckets/scores.json", "results/results.json"),
+        *("shards/shards.json", "shards/scores/0.parquet", "scored/state.json", "scored/dataset_info.json"),
+        *("scored/scores.json", "store/region_store.json", "store/keys.npy", "run/checkpoint-1/curriculum.json"),
+    ],
+)
+def test_what_is_no_file_is_an_error_of_its_own(copied, name):
+    for kind, make in NO_FILES.items():
+        shutil.rmtree(copied / name) if (copied / name).is_dir() else (copied / name).unlink()
+        make(copied / name)
+        wrong = found_wrong(copied)
+        assert all(name.startswith(about) for about in wrong), wrong
+        if (name, kind) != ("order.npy.json", "folder"):  # the order lies alone then, as another program's does
+            assert wrong, kind
+
+
+def test_a_side_file_that_is_no_file(copied):
+    for kind in ("dangling", "circle", "fifo"):
+        (copied / "scores.parquet").unlink()
+        NO_FILES[kind](copied / "scores.parquet")
+        assert list(found_wrong(copied)) == ["scores.parquet"]
+
+
+def test_links_are_followed_and_circles_are_not(copied, tmp_path):
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    (outer / "link").symlink_to(copied)
+    (copied / "back").symlink_to(outer)
+    assert len(verify(outer)) == len(verify(copied))
+    (copied / "order.npy").write_bytes(b"")
+    assert list(found_wrong(outer)) == ["link/order.npy"]
+    for name in ("order.npy", "scores.parquet"):
+        (outer / name).symlink_to(copied / name)
+        assert [each.path for each in verify(outer / name)] == [copied / name]

@@ -232,7 +232,9 @@ LISTED = {
         ],
         OWN,
     ),
-    **dict.fromkeys(["verify", "verify_checkpoint", "verify_scored"], "compares digests, shows nothing"),
+    **dict.fromkeys(
+        ["verify", "verify_checkpoint", "verify_scored", "verify_scored_shards"], "compares digests, shows nothing"
+    ),
     "Verified": "what `verify` found",
     "score_on_ray": "`score_shards` in other processes",
     "evaluate_pretrained": "loads a model as `transformers` does, then `evaluate_suite`",

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_curriculum.config import IMAGE_SUFFIXES, parse_json, redact, without_nan
+from hf_curriculum.config import IMAGE_SUFFIXES, redact, without_nan
+from hf_curriculum.files import read_json
 from hf_curriculum.hub.errors import in_words
 from hf_curriculum.markdown import one_line
 from hf_curriculum.names import CURRICULA
@@ -53,7 +54,7 @@ def load_complete(path: Path) -> Dataset | DatasetDict:
         )
     if not path.is_dir():
         raise typer.BadParameter(f"{path} is no folder. Score a data set first: hf-curriculum score SOURCE {path}")
-    if not any((path / name).is_file() for name in (FILE_NAME, MANIFEST)):
+    if not any((path / name).is_file() for name in (FILE_NAME, MANIFEST, "buckets.json")):
         raise typer.BadParameter(
             f"{path} holds no scores. Score it first: {shlex.join(['hf-curriculum', 'score', str(path), 'scored'])}"
         )
@@ -249,7 +250,7 @@ def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
     # Behind an unfinished option the arguments are not sorted out yet.
     for given in (ctx.params.get("dataset"), *ctx.args):
         try:
-            described = parse_json((Path(str(given)) / "scores.json").read_text(encoding="utf-8"))
+            described = read_json(Path(str(given)) / "scores.json", "")
             names = dict.fromkeys(name for split in described["splits"].values() for name in split["scores"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # no such data set, or a damaged file, which the command itself reports

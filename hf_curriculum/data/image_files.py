@@ -27,9 +27,10 @@ from datasets.table import MemoryMappedTable, concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import IMAGE, IMAGE_ID
-from hf_curriculum.config import digest
+from hf_curriculum.config import brief, digest
 from hf_curriculum.data.array_files import save_cached
 from hf_curriculum.data.images import MAX_PIXELS, UnreadableImageError, decoding_settings, to_rgb
+from hf_curriculum.data.left_out import LEFT_OUT, note_left_out
 from hf_curriculum.data.readers.outside_files import named_files
 from hf_curriculum.data.text import write_arrow
 from hf_curriculum.files import (
@@ -342,10 +343,12 @@ def drop_unreadable_images(
         if not readable.any():
             raise ValueError(
                 f"None of the {len(reasons)} images of the split {split!r} can be read. The first: "
-                f"{next(iter(reasons.values()))} Nothing would be left to train on: look at the folder given as "
-                "`images=`, or at the download."
+                f"{brief(next(iter(reasons.values())), 300)} Nothing would be left to train on: look at the folder "
+                "given as `images=`, or at the download."
             )
         kept[split] = dataset.select(np.flatnonzero(readable))
+        lost = len(dataset) - len(kept[split])
+        note_left_out(kept[split], f"{column}{LEFT_OUT}rows with one that cannot be read: {lost:,}.")
         unreadable |= reasons
         log_path = resolved(log_path) if log_path else known.with_name(LOG_NAME)
     if unreadable:
@@ -427,7 +430,7 @@ def _report(reasons: list[str], rows: int, log: Path) -> None:
         "s" * (len(reasons) != 1),
         rows,
         "s" * (rows != 1),
-        " ".join(reasons[:3]),
+        " ".join(brief(reason, 300) for reason in reasons[:3]),
         log,
     )
 

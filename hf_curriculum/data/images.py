@@ -16,6 +16,7 @@ import PIL
 from PIL import Image, ImageChops, ImageFile, ImageOps, PngImagePlugin, features
 from PIL.ExifTags import Base
 
+from hf_curriculum.config import brief
 from hf_curriculum.files import special_file
 
 # What Pillow raises for a damaged file, besides its own OSErrors (found by flipping bytes of real files).
@@ -65,7 +66,7 @@ def to_rgb(
     image: Any, *, name: str | None = None, max_pixels: int = MAX_PIXELS, draft: int | None = None
 ) -> Image.Image:
     """The image as an upright eight-bit RGB image; a JPEG decoded at a scale that leaves sides of `draft` or more."""
-    name = name or _name(image)
+    name = brief(name or _name(image), 300)
     try:
         opened = _open(image, name, max_pixels, draft)
         tags = opened.tag_v2 if opened.format == "TIFF" else {}
@@ -105,7 +106,7 @@ def _open(image: Any, name: str, max_pixels: int, draft: int | None) -> Image.Im
         return _from_array(np.asarray(image), name)
     raise UnreadableImageError(
         f"{name} is no image: a PIL image, a path, bytes, a dict with `bytes` or `path`, or an array is needed, and "
-        f"{image!r:.80} was found. Leave such rows out, as `load_captioned` does."
+        f"{brief(repr(image))} was found. Leave such rows out, as `load_captioned` does."
     )
 
 

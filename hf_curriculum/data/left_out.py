@@ -9,15 +9,23 @@ from pathlib import Path
 
 from datasets import Dataset
 
+from hf_curriculum.config import brief, redact
+
 logger: logging.Logger = logging.getLogger(__name__)
 
 
-_MARK = ", left out: "
+LEFT_OUT = ", left out: "
+"""Stands between a source and what was left out of it."""
 
 
 def left_out_of(dataset: Dataset) -> str:
     """What reading left out of a data set, from its description; "" where that was nothing."""
-    return "\n".join(line for line in (dataset.info.description or "").split("\n") if _MARK in line)
+    return "\n".join(line for line in (dataset.info.description or "").split("\n") if LEFT_OUT in line)
+
+
+def note_left_out(dataset: Dataset, text: str) -> None:
+    """Writes what was left out into a data set's description."""
+    dataset.info.description = "\n".join(filter(None, [dataset.info.description, text]))
 
 
 class LeftOut:
@@ -51,14 +59,14 @@ class LeftOut:
         """One line, "" where nothing was left out."""
         examples = {reason: example for reason, example in self._examples.items() if example is not None}
         return "; ".join(
-            f"{reason}: {count:,}" + (f" ({examples[reason]!s:.80}, for example)" if reason in examples else "")
+            f"{reason}: {count:,}" + (f" ({brief(examples[reason])}, for example)" if reason in examples else "")
             for reason, count in self.counts.items()
         )
 
     def report(self, source: str | Path, datasets: Iterable[Dataset]) -> None:
         """Logs what was left out of a source, and writes it into the descriptions of what was loaded."""
         if self.counts:
-            text = f"{source}{_MARK}{self.describe()}."
+            text = f"{redact(str(source))}{LEFT_OUT}{self.describe()}."
             logger.warning(text)
             for dataset in datasets:
-                dataset.info.description = "\n".join(filter(None, [dataset.info.description, text]))
+                note_left_out(dataset, text)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict
 
 from hf_curriculum.columns import CAPTION, IMAGE
+from hf_curriculum.config import redacted
 from hf_curriculum.data.captions import TEXT_FIELDS, count_empty_captions, expand_captions, holds_text
 from hf_curriculum.data.images import MAX_PIXELS
 from hf_curriculum.data.left_out import LeftOut
@@ -46,6 +47,7 @@ from hf_curriculum.shapes import validate_arguments
 logger: logging.Logger = logging.getLogger(__name__)
 
 
+@redacted()
 @validate_arguments
 def load_captioned(
     source: str | Path | Dataset | DatasetDict,

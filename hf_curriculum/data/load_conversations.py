@@ -29,6 +29,7 @@ from datasets import (
 )
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGES, MESSAGES, require_columns
+from hf_curriculum.config import redacted
 from hf_curriculum.data.chat_forms import (
     COMPLETION,
     HISTORY,
@@ -99,6 +100,7 @@ with one of the columns {", ".join(ALIASES[MESSAGES])}: lists of messages with `
 `value`, or with `user` and `assistant`; or with {" or ".join(map(" and ".join, PAIRS[:5]))}: texts, or such lists."""
 
 
+@redacted()
 @validate_arguments
 def load_conversations(
     source: str | Path | Dataset | DatasetDict,

@@ -79,8 +79,8 @@ class Request:
         """Raises for a row that cannot be read, a sentence that names it, or counts it (`bad_rows="drop"`)."""
         if self.bad_rows == "error":
             raise ValueError(
-                f"{problem} Correct it, or leave such rows out with bad_rows='drop' (hf-curriculum score: --bad-rows "
-                "drop)."
+                f"{redact(problem)} Correct it, or leave such rows out with bad_rows='drop' (hf-curriculum score: "
+                "--bad-rows drop)."
             )
         self.left_out.add("rows that cannot be read", 1, problem if example is None else example)
 

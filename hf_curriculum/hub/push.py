@@ -96,7 +96,7 @@ class PushContents:
                 "not known without the Hub: whether the repository is there, which of its files this would take away, "
                 f"and what people wrote into its card, which would stay ({self.unanswered})"
             )
-        return "\n".join(lines)
+        return redact("\n".join(lines))
 
 
 @validate_arguments

@@ -25,13 +25,13 @@ from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_d
 from xxhash import xxh3_64_intdigest
 
 from hf_curriculum.columns import CAPTION, IMAGE_ID, require_columns
-from hf_curriculum.config import parse_json
+from hf_curriculum.config import parse_json, redact, redacted
 from hf_curriculum.data.image_files import derive_image_ids
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
 from hf_curriculum.data.text import open_text
-from hf_curriculum.files import reading, resolved
+from hf_curriculum.files import DamagedFileError, reading, resolved
 from hf_curriculum.parts import data_digest
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -45,7 +45,7 @@ from hf_curriculum.provenance import (
     score_values,
     validate_choice,
 )
-from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, SHARD, UID, checksums, load_scored_shards
+from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, MARK, SHARD, UID, checksums, load_scored_shards
 from hf_curriculum.sealed_parquet import (
     is_sealed_parquet,
     read_sealed_parquet,
@@ -123,7 +123,7 @@ def _read_source(
     file = Path(source)
     if "://" in str(source):
         table = _read_parquet(str(source), keys, columns)
-        return table, {"from": str(source), "digest": data_digest(table)}
+        return table, {"from": redact(str(source)), "digest": data_digest(table)}
     if file.is_dir():
         validate_folder(file)
         is_scored = (file / MANIFEST).is_file()
@@ -150,6 +150,7 @@ def read_scores(path: Path) -> Dataset:
     return table.remove_columns([name for name in table.column_names if name.startswith(CHECKED)])
 
 
+@redacted()
 def _read_parquet(address: str, keys: list[str], columns: Sequence[str] | None) -> Dataset:
     """The key and the scores of a Parquet file, or of all of them in a folder, wherever `fsspec` finds it."""
     remedy = "It should be Parquet, with a row per key; or the connection failed."
@@ -677,8 +678,15 @@ def _read_shards(folder: Path, splits: Mapping[str, Dataset]) -> tuple[Dataset, 
 
 
 def verify_side_file(file: Path) -> None:
-    """Compares a file of `save_scores`, or a part of scores, with the digest that it holds of itself."""
+    """Compares a file of `save_scores` with the digest that it holds of itself; others belong to a manifest near."""
     validate_sealed_parquet(file, _REMEDY)
+    metadata = pyarrow.parquet.read_schema(file.absolute()).metadata
+    if _MARK not in metadata and not any((folder / MANIFEST).is_file() for folder in file.absolute().parents):
+        lost = MANIFEST if MARK in metadata else "run.json"
+        raise DamagedFileError(
+            f"{file} holds a part of scores, and {lost}, which says of what, is not there. Copy the whole folder, or "
+            "run the command that made it again."
+        )
 
 
 def _read_side_file(file: Path) -> tuple[Dataset, dict[str, Any]]:

@@ -197,6 +197,10 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     assert shard_status(tmp_path / "out").done == 3
     with pytest.raises(ValueError, match=r"is not complete: 1 of 4 shards have no scores, 00002\.tar"):
         load_scored(tmp_path / "out")
+    score_file(tmp_path / "out", "00002.tar").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError, match="Delete it and run `score_shards` again"):
+        load_scored(tmp_path / "out")
+    score_file(tmp_path / "out", "00002.tar").unlink()
     read = []
     monkeypatch.setattr(
         scoring, "ShardReader", lambda path, *a, **b: read.append(path.name) or ShardReader(path, *a, **b)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from hf_curriculum.config import IMAGE_SUFFIXES
+from hf_curriculum.config import IMAGE_SUFFIXES, brief
 from hf_curriculum.data.identity import bare_name, match_names, normalise_name
 from hf_curriculum.data.left_out import LeftOut
 
@@ -255,9 +255,9 @@ def locate_images(folder: Path, file_names: Sequence[str | None]) -> list[str | 
         paths = {name: os.path.join(root, below.get(name, name)) for name in names}
         logger.info("%d of %d names are found in folders below %s.", len(below), len(names), root)
         return [paths.get(name or "", name) for name in file_names]
-    near = _near_file(folder, names[:100])
+    near, first = _near_file(folder, names[:100]), brief(repr(names[0]), 300)
     raise FileNotFoundError(
-        f"None of the {len(names)} images that the caption file names (the first is {names[0]!r}) is in {folder}. "
+        f"None of the {len(names)} images that the caption file names (the first is {first}) is in {folder}. "
         f"Looked in {[os.path.join(root, '') + layout for layout in _LAYOUTS]}. {near}{' ' * bool(near)}Give the "
         "folder that holds them as `images=`, or `images=False` for text alone."
     )
@@ -318,13 +318,13 @@ def _near_file(folder: str | Path, names: Sequence[str]) -> str:
     wanted = {_plain(name): name for name in reversed(names)}
     places = [Path(folder), *(Path(folder, name) for name in IMAGE_FOLDERS)]
     places += [Path(folder, os.path.dirname(normalise_name(name))) for name in names[:1]]
-    for place in filter(Path.is_dir, dict.fromkeys(places)):
+    for place in filter(os.path.isdir, dict.fromkeys(places)):
         for entry in sorted(os.listdir(place)):
             if entry.lower().endswith(IMAGE_SUFFIXES) and _plain(entry) in wanted:
-                return f"{wanted[_plain(entry)]!r} is named, and {entry!r} is in {place}."
+                return f"{brief(repr(wanted[_plain(entry)]), 300)} is named, and {entry!r} is in {place}."
     for image in find_files(Path(folder), IMAGE_SUFFIXES)[:100_000]:
         if _plain(image.name) in wanted:
-            return f"{wanted[_plain(image.name)]!r} is named, and {image.name!r} is in {image.parent}."
+            return f"{brief(repr(wanted[_plain(image.name)]), 300)} is named, and {image.name!r} is in {image.parent}."
     return ""
 
 

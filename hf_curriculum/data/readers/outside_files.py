@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, LargeList, List, load_from_disk
 from yaml import YAMLError
 
-from hf_curriculum.config import read_yaml
+from hf_curriculum.config import brief, read_yaml
 from hf_curriculum.data.limits import validate_tables
 from hf_curriculum.files import read_json, reading
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HEADER = re.compile(r"\s*---(?:\r\n|\r|\n)([\S\s]*?)(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)")  # of `huggingface_hub`
+_LONGEST = 4096  # bytes of a path; to follow links in a longer one takes the square of its length
 _REMEDY = "Copy or write the folder again."
 
 
@@ -140,8 +141,9 @@ _NAMING: dict[str, Callable[[Path], list[str]]] = {
     "state.json": lambda file: [data["filename"] for data in read_json(file, _REMEDY)["_data_files"]],
     "dataset_dict.json": lambda file: list(map(str, read_json(file, _REMEDY)["splits"])),
     **dict.fromkeys(("README.md", ".huggingface.yaml"), _of_card),
+    **dict.fromkeys(("dataset_info.json", "dataset_infos.json", "preprocessor_config.json"), lambda file: []),
 }
-"""Files that name other files, and what reads the names."""
+"""Files that libraries open by themselves, and what reads the names of other files in them."""
 
 
 def validate_files(names: Iterable[str], roots: Sequence[str | Path], source: str | Path) -> None:
@@ -155,7 +157,7 @@ def validate_inside(paths: Iterable[str | None], roots: Sequence[str | Path], so
     folders: dict[str, str] = {}
     outside = []
     for path in dict.fromkeys(filter(None, paths)):
-        if "\0" in path:  # no file can be called so
+        if "\0" in path or len(path) > _LONGEST:  # no file can be called so
             outside.append(repr(path))
             continue
         folder, name = os.path.split(path)
@@ -169,9 +171,10 @@ def validate_inside(paths: Iterable[str | None], roots: Sequence[str | Path], so
         elif not real.startswith(inside):
             outside.append(path if real == os.path.abspath(path) else f"{path} (a link leads to {real})")
     if outside:
+        shown = ", ".join(brief(each, 300) for each in outside[:3])
         more = f" and {len(outside) - 3:,} more" if len(outside) > 3 else ""
         raise ValueError(
-            f"{source} names files outside of {' and '.join(map(str, roots))}: {', '.join(outside[:3])}{more}. "
+            f"{source} names files outside of {' and '.join(map(str, roots))}: {shown}{more}. "
             "They would be read, stored with the data and published with it. Put them into that folder, name their "
             "folder with `images=`, or, for data that you trust, pass `allow_outside=True` (hf-curriculum score: "
             "--allow-outside)."

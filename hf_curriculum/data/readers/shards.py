@@ -28,7 +28,7 @@ from datasets import Features, Image, Json, Value
 from fsspec.implementations.local import LocalFileSystem
 
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
-from hf_curriculum.config import digest, parse_json, redact
+from hf_curriculum.config import brief, digest, parse_json, redact, redacted
 from hf_curriculum.data.chat_forms import json_content
 from hf_curriculum.data.conversations import is_conversation
 from hf_curriculum.data.left_out import LeftOut
@@ -134,6 +134,7 @@ def expand_braces(pattern: str) -> list[str]:
     return [f"{pattern[: found.start()]}{choice}{rest}" for choice in choices for rest in rests]
 
 
+@redacted()
 @validate_arguments
 def find_shards(
     source: str | Path | Sequence[str | Path],
@@ -452,8 +453,8 @@ class ShardReader:
             first = images.filter(named)[0].as_py()
             if count == len(images) - images.null_count:
                 raise ValueError(
-                    f"{count} rows name images in place of holding their bytes, such as {first!r:.80}. Such files are "
-                    "not opened: write the bytes into the shard, or load the data with `load_captioned`."
+                    f"{count} rows name images in place of holding their bytes, such as {brief(repr(first))}. Such "
+                    "files are not opened: write the bytes into the shard, or load the data with `load_captioned`."
                 )
             self.left_out.add("images that are names of files (not opened)", count, first)
         there = pc.and_(pc.is_valid(images), pc.invert(named))

@@ -27,7 +27,7 @@ from datasets.table import concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import IMAGE_SUFFIXES, digest, parse_json
+from hf_curriculum.config import IMAGE_SUFFIXES, brief, digest, parse_json
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.img2dataset import (
@@ -79,8 +79,8 @@ def download_images(rows: Dataset, source: str | Path, download: bool = True) ->
     first = next(filter(None, texts), None)
     if not is_address(first):
         raise ValueError(
-            f"`download=True` would have no effect: {source} holds no addresses of images, but {first!r:.80} for "
-            "example. Leave it out."
+            f"`download=True` would have no effect: {source} holds no addresses of images, but {brief(repr(first))} "
+            "for example. Leave it out."
         )
     if not download:
         raise unasked(source, first)
@@ -102,7 +102,7 @@ def download_images(rows: Dataset, source: str | Path, download: bool = True) ->
 def unasked(source: str | Path, example: str = "http...") -> ValueError:
     """The error where a source holds addresses and nobody asked to download what is there."""
     return ValueError(
-        f"{source} holds addresses ({example!r:.80}), and what is there is not downloaded unasked. Pass "
+        f"{source} holds addresses ({brief(repr(example))}), and what is there is not downloaded unasked. Pass "
         "`download=True` (hf-curriculum score: --download); more than some thousands are better fetched with "
         "img2dataset: load its output, or give it as `images=`. `images=False` (--images none) loads text alone."
     )

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from hf_curriculum.columns import IMAGE_ID
-from hf_curriculum.config import at_least
+from hf_curriculum.config import at_least, brief
 from hf_curriculum.data.identity import validate_same_image
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 
@@ -36,7 +36,7 @@ def open_image(stored: Any) -> Image.Image:
     """
     if isinstance(stored, str) and stored.startswith(("http://", "https://")):
         raise ValueError(
-            f"The column of images holds addresses ({stored!r:.80}), not images, and scorers download nothing. "
+            f"The column of images holds addresses ({brief(repr(stored))}), not images, and scorers download nothing. "
             "Load the data with `load_captioned(source, download=True)` (hf-curriculum score: --download)."
         )
     return to_rgb(stored)
