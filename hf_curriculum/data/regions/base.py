@@ -13,6 +13,9 @@ import numpy as np
 from hf_curriculum.config import digest
 from hf_curriculum.files import special_file
 
+_SIX_BOX_VALUES = 2054
+"""Oscar's features: 2,048 and left, top, right, bottom, width and height as shares of the image's sides."""
+
 
 @dataclass(frozen=True, eq=False)
 class Regions:
@@ -205,3 +208,8 @@ class RegionSource(Mapping[str, Regions]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
+
+
+def boxes_in_features(features: Any) -> Any:
+    """The boxes that Oscar's 2,054 features end in, as shares of the sides; None for other features."""
+    return features[:, 2048:2052] if features.shape[1] == _SIX_BOX_VALUES else None

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_curriculum.config import parse_json
-from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.base import Regions, RegionSource, boxes_in_features
 from hf_curriculum.files import reading, write_atomically
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -50,8 +50,6 @@ _ALIASES = {
 _OTHER_INDEX = "The index belongs to another version of the file. Delete it, or run `write_line_index`."
 _MANY = 1024
 """Distinct last 16 bits of float32 of which some are infinite or NaN as float16, but for a chance of 1e-14."""
-_SIX_BOX_VALUES = 2054
-"""Oscar's features: 2,048 and left, top, right, bottom, width and height as shares of the image's sides."""
 
 
 def decode_floats(
@@ -88,11 +86,6 @@ def _validate_float32(raw: bytes, what: str) -> None:
             f"{what} holds float16 numbers, two in the place of each float32: all would be wrong, and half as many. "
             "Open the table with dtype='float16' (`open_regions`), or write the numbers as float32."
         )
-
-
-def boxes_in_features(features: Any) -> Any:
-    """The boxes that Oscar's 2,054 features end in, as shares of the sides; None for other features."""
-    return features[:, 2048:2052] if features.shape[1] == _SIX_BOX_VALUES else None
 
 
 def line_index_path(path: str | Path) -> Path:

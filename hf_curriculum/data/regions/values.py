@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_curriculum.data.regions.base import Regions
-from hf_curriculum.data.regions.tables import boxes_in_features
+from hf_curriculum.data.regions.base import Regions, boxes_in_features
 
 BoxValues = bool | Literal["vinvl"]
 
