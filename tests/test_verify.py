@@ -163,8 +163,10 @@ def test_other_json_in_the_place_of_a_record(copied, name):
 
 def test_records_of_other_programs_are_passed_over(copied):
     (copied / "theirs").mkdir()
-    for name in ("result.json", "results.json", "study.json", "manifest.json", "notes.json"):
-        (copied / "theirs" / name).write_text('{"accuracy": 0.5}')
+    for content in ('{"accuracy": 0.5}', '{"accuracy": 0.5}\n{"accuracy": 0.6}\n'):
+        for name in ("result.json", "results.json", "study.json", "manifest.json", "notes.json"):
+            (copied / "theirs" / name).write_text(content)
+        assert not found_wrong(copied)
     (copied / "theirs" / "half.json").write_text('{"a": ')
     (copied / "theirs" / "image.png.json").write_text("{}")
     (copied / "theirs" / "image.png").write_bytes(b"")
