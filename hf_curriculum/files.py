@@ -398,13 +398,15 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: str | Path) -> Iterator[None]:
     """Names what is written where the system says only that a disk is full or cannot be written."""
+    path = Path(path)
     try:
         yield
     except Exception as error:
         of_rust = re.search(r"\(os error (\d+)\)", str(error))  # safetensors and tokenizers raise errors of their own
         number = error.errno if isinstance(error, OSError) else of_rust and int(of_rust[1])
+        number = number or ("inline_container" in str(error) and errno.EIO)  # PyTorch says no more of a full disk
         name = getattr(error, "filename", None)
         ours = (
             name is None
@@ -434,12 +436,12 @@ def _replace_all(temporaries: list[Path], paths: list[Path]) -> None:
 @contextmanager
 def _former(path: Path) -> Iterator[Path | None]:
     """A second name, or a copy, of a file that is to be replaced; None where none is there."""
+    if not os.path.lexists(path):
+        yield None
+        return
     backup = path.with_name(f"{_writer()}{os.getpid()}-{secrets.token_hex(4)}.{path.name}")
     try:
         os.link(path, backup, follow_symlinks=False)
-    except FileNotFoundError:
-        yield None
-        return
     except (OSError, NotImplementedError):
         shutil.copy2(path, backup, follow_symlinks=False)
     try:

@@ -55,7 +55,8 @@ class ArrayWriter:
         self.rows: int = 0 if facts is None else facts["shape"][0]
         self._row_bytes = self.dtype.itemsize * math.prod(self.columns)
         self._state, self._start = xxh3_128(), len(self._header())
-        self._file: BinaryIO = growing_file(path)
+        with explained(path):
+            self._file: BinaryIO = growing_file(path)
         if facts is not None:
             self._file.seek(self._start)
             left = self.rows * self._row_bytes
@@ -94,7 +95,8 @@ class ArrayWriter:
             self._state.update(bytes(size))
             left -= size
         self.rows += rows
-        self._file.seek(self._end())
+        with explained(self.path):
+            self._file.seek(self._end())
 
     def read(self) -> np.ndarray:
         """All rows."""
@@ -124,7 +126,8 @@ class ArrayWriter:
 
     def close(self) -> None:
         """Ends writing."""
-        self._file.close()
+        with explained(self.path):
+            self._file.close()
 
 
 class ArrayFile:

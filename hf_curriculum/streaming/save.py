@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from hf_curriculum.files import recover_folder, resolved, sole_writer, take_place, write_atomically
+from hf_curriculum.files import explained, recover_folder, resolved, sole_writer, take_place, write_atomically
 from hf_curriculum.markdown import front_matter, table
 from hf_curriculum.planning.buckets import Buckets, Cut, cut_buckets
 from hf_curriculum.planning.ranking import Easy, Ranking, Unscored, rank_scores, read_scores, resolve_easy
@@ -125,7 +125,7 @@ def save_bucketed(
         layout = layout_of(buckets.sizes, format, seed, shard_size or SHARD_ROWS, num_shards)
         run = run_of(source, layout, target, format, cuts, {"data": dataset._fingerprint, "split": split})
         open_work(run)
-        with removed_on_error(run.work), run.joined():
+        with explained(target), removed_on_error(run.work), run.joined():
             run.run()
             return finish(run, cuts, split, target, dataset)
 

@@ -19,7 +19,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.data.images import image_frame
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.shards import ShardReader, SourceShard, find_shards
-from hf_curriculum.files import read_array, resolved, write_atomically
+from hf_curriculum.files import explained, read_array, resolved, write_atomically
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy, Unscored
 from hf_curriculum.provenance import ScoreProvenance, validate_choice
@@ -148,7 +148,7 @@ def _write_together(
     run: Bucketing, cuts: Cuts, split: str, target: Path, workers: int, overwrite: bool
 ) -> BucketIndex:
     """What all processes of one run write, by whomever of them; a run in another way is refused meanwhile."""
-    with ExitStack() as joined:
+    with explained(target), ExitStack() as joined:
         with writing(target, _PATIENCE):
             finished = find_finished(run, cuts, target, overwrite)
             if finished is not None:

@@ -204,7 +204,10 @@ class Study:
         spelt = _spelt(item.arm)
         named = self.output_dir / f"{spelt}-seed{item.seed}"
         facts = item.facts_in(named)
-        foreign = facts["key"] != item.key if facts is not None else named.exists()
+        if facts is not None:
+            foreign = facts["key"] != item.key
+        else:  # one that a killed process has made holds nothing, or a temporary file
+            foreign = named.exists() and not all(path.name.startswith(".") for path in named.iterdir())
         if spelt == item.arm and not foreign:
             return named
         return named.with_name(f"{named.name}-{item.key}")

@@ -36,7 +36,7 @@ from hf_curriculum.config import kind_of
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.image_inputs import ImageInputs, PixelInputs
 from hf_curriculum.data.seeding import IndexedCollator
-from hf_curriculum.files import refuse_link, resolved
+from hf_curriculum.files import explained, refuse_link, resolved
 from hf_curriculum.fingerprint import share_trained_on
 from hf_curriculum.models.base import validate_vocabulary, warn_of_other_end
 from hf_curriculum.planning.batches import ByImage
@@ -234,8 +234,9 @@ def complete_arguments(
         )
     if "tensorboard" in args.report_to and "TENSORBOARD_LOGGING_DIR" not in os.environ:
         refuse_link(Path(args.output_dir, "runs"))
-    if os.path.islink(args.output_dir):  # `transformers` would not make the folder that it leads to
-        resolved(args.output_dir).mkdir(parents=True, exist_ok=True)
+    if args.should_save:  # `transformers` would make none behind a link, and not say why one cannot be made
+        with explained(Path(args.output_dir)):
+            resolved(args.output_dir).mkdir(parents=True, exist_ok=True)
     return args
 
 

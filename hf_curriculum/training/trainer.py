@@ -21,6 +21,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from hf_curriculum.curricula.iid import IID
 from hf_curriculum.data.processors import look_up
 from hf_curriculum.data.seeding import IndexedCollator, IndexedDataset
+from hf_curriculum.files import explained
 from hf_curriculum.models.on_host import host_values, note_host_values
 from hf_curriculum.planning.curriculum import Curriculum, curriculum_from
 from hf_curriculum.planning.deciding import Observed
@@ -747,7 +748,8 @@ class CurriculumTrainer(HubMixin, Trainer):
 
         self._saves_checkpoint, self.state.save_to_json = True, finish
         try:
-            super()._save_checkpoint(model, trial)
+            with explained(folder):
+                super()._save_checkpoint(model, trial)
         finally:
             self._saves_checkpoint = False
             del self.state.save_to_json

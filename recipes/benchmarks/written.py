@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.data.regions.store import RegionStore
 from hf_curriculum.data.regions.tables import write_line_index
 from hf_curriculum.models.vision_features import VisionFeatures, cache_vision_features
-from hf_curriculum.planning.export import ExportedOrder
+from hf_curriculum.planning.export import ExportedOrder, verify_order
 from hf_curriculum.reporting.report import Report
 from hf_curriculum.streaming.index import verify_bucketed
 from hf_curriculum.tasks.alignment import Ontology, RetrievalSuite
@@ -114,8 +115,12 @@ def command(*words: object) -> None:
 
 
 def files_in(folder: Path, *names: str) -> dict[str, bytes]:
-    """File → content of a folder, or of those that are named."""
-    paths = [folder / name for name in names] or sorted(path for path in folder.rglob("*") if path.is_file())
+    """File → content of a folder, or of those that are named; what is being written there is not in it yet."""
+    paths = [folder / name for name in names] or [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
@@ -295,7 +300,7 @@ def of_orders(given: Path) -> Iterator[Writer]:
         if file.endswith(".npy") and not file.startswith("uids"):
             order = ExportedOrder(out / file)
             return order.rows(0, order.known_samples).tolist(), order.facts
-        return files_in(out, file, f"{file}.json")
+        return verify_order(out / file), files_in(out, file)
 
     for file, options in {"order.npy": {}, "order.txt": {}, "order.parquet": {"id_column": "image_id"},
                           "uids.npy": {"id_column": "uid", "datacomp": True}}.items():  # fmt: skip
@@ -390,7 +395,7 @@ def of_images(given: Path) -> Iterator[Writer]:
                                              folder=out / "parts", part_images=2)), former=False)  # fmt: skip
     yield Writer("detect --output", "boxes", lambda out, v: command(
         "detect", given / "detector", given / str(v) / "photos", "--output", out / "boxes", "--threshold", 0.0),
-        lambda out: files_in(out / "boxes"), most=6)  # fmt: skip
+        lambda out: files_in(out / "boxes", "boxes.json"), most=6)  # fmt: skip
     yield Writer("propose", "boxed", lambda out, v: command(
         "propose", given / str(v) / "photos", out / "boxed", "--min-size", 8),
         lambda out: content_of(load_scored(out / "boxed")) if (out / "boxed" / "scores.json").exists()
@@ -419,6 +424,12 @@ def unreadable(given: Path, out: Path, version: int) -> None:
     load_captioned(folder, unreadable_log=out / "unreadable.txt")
 
 
+def space(folder: Path) -> dict[str, bytes]:
+    """A Space: its page, its data, and the thumbnails that the data name."""
+    thumbnails = re.findall(r"[0-9a-f]{16}\.jpg", (folder / "data.json").read_text())
+    return files_in(folder, "index.html", "data.json", *(f"thumbnails/{name}" for name in thumbnails))
+
+
 def of_pages(given: Path) -> Iterator[Writer]:
     """Pages."""
     yield Writer("Report.write", "page", lambda out, v: Report(f"Title {v}").add_image(
@@ -431,7 +442,7 @@ def of_pages(given: Path) -> Iterator[Writer]:
         "inspect", given / str(v) / "scenes", "--html", out / "page"), lambda out: files_in(out / "page"),
         most=6)  # fmt: skip
     yield Writer("space", "space", lambda out, v: command("space", given / str(v) / "scenes", out / "space"),
-                 lambda out: files_in(out / "space"))  # fmt: skip
+                 lambda out: space(out / "space"))  # fmt: skip
 
 
 def of_suites(given: Path) -> Iterator[Writer]:
@@ -452,7 +463,7 @@ def of_suites(given: Path) -> Iterator[Writer]:
                  lambda out: read_ranks(out / "results") and files_in(out / "results"))  # fmt: skip
     yield Writer("evaluate --suite captions", "results", lambda out, v: command(
         "evaluate", given / str(v) / "captions.json", "--suite", "captions", "--data", given / "0" / "scored",
-        "--output", out / "results", "--metrics", "bleu", "--metrics", "cider", "--html", out / "results" / "page"),
+        "--output", out / "results", "--metrics", "bleu", "--metrics", "cider"),
         lambda out: files_in(out / "results"), most=8)  # fmt: skip
     yield Writer("write_captions", "captions.json", lambda out, v: write_captions(
         out / "captions.json", [str(row) for row in range(12)], sentences(12, v)),

@@ -89,9 +89,13 @@ class TestRunning:
 
     def test_a_folder_of_something_else_is_left_alone(self, tmp_path):
         (tmp_path / "control-seed0").mkdir()
+        (tmp_path / "control-seed0" / "notes.txt").write_text("mine")
+        (tmp_path / "faster-seed0").mkdir()
+        (tmp_path / "faster-seed0" / ".0bbfd16a-1-a.result.json").write_text("")  # as a killed process leaves
         made = study(tmp_path, Function(), seeds=[0])
         assert made.runs[0].folder.name.startswith("control-seed0-")
-        assert not list((tmp_path / "control-seed0").iterdir())
+        assert [path.name for path in (tmp_path / "control-seed0").iterdir()] == ["notes.txt"]
+        assert made.runs[1].folder.name == "faster-seed0"
 
     def test_a_killed_run_is_made_again_in_its_folder(self, tmp_path):
         with pytest.raises(KeyboardInterrupt):
