@@ -230,6 +230,7 @@ class DrawAudit:
     draws: dict[str, Sequence[Any]] = field(default_factory=dict)
     """Of each process's file, by name: how many bytes the last checkpoint knows, and their digest."""
     _seen: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    _kept: bytes | None = None
     _bytes: int = 0
     _digest: Any = field(default_factory=xxh3_128)  # of these bytes, which are not read again
 
@@ -253,7 +254,7 @@ class DrawAudit:
                 own = {name: facts for name, facts in draws.items() if name == self.file.name}
                 validate_beginnings(self.file.parent, own, remedy)
                 kept = content[: sum(length for length, _ in own.values())]
-            write_atomically(self.file, kept)
+            self._kept = kept  # until there is more: a run that cannot begin leaves the file as it is
         self._bytes, self._digest = len(kept), xxh3_128(kept)
 
     def add(self, step: int, rows: torch.Tensor) -> None:
@@ -278,6 +279,9 @@ class DrawAudit:
             self._check(step, rows, expected[step - first])
         text = "".join(self._line(step, rows) + "\n" for step, rows in sorted(seen.items()))
         if self.file is not None:
+            if self._kept is not None:
+                write_atomically(self.file, self._kept)
+                self._kept = None
             append_text(self.file, text)
             self._bytes += len(text)
             self._digest.update(text.encode())

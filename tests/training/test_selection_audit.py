@@ -86,7 +86,10 @@ def test_a_row_without_a_value_is_written_as_null(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "draws.jsonl").read_text().splitlines()]
     assert lines == [[step, plan.step_rows(step)[[1, 2]].tolist(), [2.0, None]] for step in range(2)]
     audit.resume(1)
-    assert (tmp_path / "draws.jsonl").read_text().count("\n") == 1
+    audit.note(1, rows, np.array([[1.0, 2.0], [np.nan, np.nan]]))
+    audit.add(1, torch.tensor(rows[[1, 2]]))
+    audit.flush()
+    assert [json.loads(line) for line in (tmp_path / "draws.jsonl").read_text().splitlines()] == lines
     rows = plan.step_rows(2)
     audit.note(2, rows, np.full((2, 2), np.nan))
     audit.add(2, torch.tensor(rows[[0, 3]]))
