@@ -107,6 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
 def s3_server() -> Iterator[S3Proxy]:
     """A server that `s3://` addresses lead to, in this process and those that it starts."""
     from moto.server import ThreadedMotoServer
+    from s3fs import S3FileSystem
 
     moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     moto.start()
@@ -122,6 +123,7 @@ def s3_server() -> Iterator[S3Proxy]:
     }
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
+    S3FileSystem.clear_instance_cache()  # those of a server before lead to where that was
     try:
         yield proxy
     finally:
