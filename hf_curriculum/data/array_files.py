@@ -57,16 +57,16 @@ class ArrayWriter:
         self._state, self._start = xxh3_128(), len(self._header())
         with explained(path):
             self._file: BinaryIO = growing_file(path)
-        if facts is not None:
-            self._file.seek(self._start)
-            left = self.rows * self._row_bytes
-            while left and (block := self._file.read(min(left, _BLOCK))):
-                self._state.update(block)
-                left -= len(block)
-            if self._state.hexdigest() != facts["digest"]:
-                raise other_content(path, remedy)
-        self._file.truncate(self._end())
-        self._file.seek(self._end())
+            if facts is not None:
+                self._file.seek(self._start)
+                left = self.rows * self._row_bytes
+                while left and (block := self._file.read(min(left, _BLOCK))):
+                    self._state.update(block)
+                    left -= len(block)
+                if self._state.hexdigest() != facts["digest"]:
+                    raise other_content(path, remedy)
+            self._file.truncate(self._end())
+            self._file.seek(self._end())
 
     def _header(self) -> bytes:
         # numpy leaves room in the header for the number of rows to grow: it stays as long as it is.

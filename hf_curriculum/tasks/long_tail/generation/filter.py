@@ -20,7 +20,7 @@ from hf_curriculum.columns import GUIDANCE, IMAGE, LABEL, SOURCE_ID, require_col
 from hf_curriculum.config import digest
 from hf_curriculum.data.array_files import save_cached
 from hf_curriculum.data.images import to_rgb
-from hf_curriculum.files import is_intact, new_file, own_folder, resolved, validate_intact
+from hf_curriculum.files import explained, is_intact, new_file, own_folder, resolved, validate_intact
 from hf_curriculum.markdown import table
 from hf_curriculum.parts import data_digest, launched, wait_for_files
 from hf_curriculum.provenance import append_columns, numeric_column, read_column, score_values
@@ -305,7 +305,8 @@ def _scores(
     file = folder / f"scores-{key}.npy"
     if not is_intact(file):
         if rank == 0:
-            file.unlink(missing_ok=True)
+            with explained(file):
+                file.unlink(missing_ok=True)
         found = add_scores_sharded(
             inputs, scorer, own_folder(folder / f"parts-{key}"), part_rows=part_rows, batch_size=min(part_rows, 250)
         )
