@@ -159,6 +159,8 @@ def verify_parts(folder: Path) -> None:
     for part in range(run.count):
         if run.file(part).is_file():
             run.read(part)
+    for file in folder.rglob("fitted.json"):  # what scorers learnt of all rows
+        read_sealed(file, _REMEDY)
 
 
 def wait_for_files(folder: Path, names: Sequence[str], timeout: float) -> None:

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from hf_curriculum import (
     CaptionLength,
     Phases,
+    WordRarity,
     add_scores,
+    add_scores_sharded,
     make_plan,
     save_bucketed,
     save_scored,
@@ -242,3 +244,12 @@ def test_links_are_followed_and_circles_are_not(copied, tmp_path):
     for name in ("order.npy", "scores.parquet"):
         (outer / name).symlink_to(copied / name)
         assert [each.path for each in verify(outer / name)] == [copied / name]
+
+
+def test_what_scorers_have_learnt_is_compared_with_the_parts(tmp_path):
+    data = Dataset.from_dict({"caption": ["a dog", "a red cat", "a dog runs"]})
+    add_scores_sharded(data, WordRarity(), tmp_path / "parts")
+    (file,) = (tmp_path / "parts").rglob("fitted.json")
+    assert not found_wrong(tmp_path)
+    file.write_bytes(file.read_bytes()[:-30])
+    assert any("fitted.json" in error for error in found_wrong(tmp_path).values())
