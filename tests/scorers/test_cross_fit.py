@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
@@ -12,6 +11,7 @@ from datasets import Dataset, Features, Image, Value
 
 from hf_curriculum import CLIPSimilarity, Grounding, ModelLoss, add_scores, read_provenance
 from hf_curriculum.data.images import to_rgb
+from hf_curriculum.files import write_sealed
 from hf_curriculum.fingerprint import share_trained_on, sketch_texts
 from hf_curriculum.scorers.cross_fit import CrossFit, folds_of, without_fold
 from hf_curriculum.scorers.text.rarity import WordRarity
@@ -36,7 +36,7 @@ def model_of(folder, rows, name="git"):
     """A model whose folder says that it was trained on these rows."""
     shutil.copytree(getattr(TINY, name)(), folder)
     told = {"trained_on": {"captions": sketch_texts(rows), "examples": 10}}
-    (folder / "curriculum.json").write_text(json.dumps(told), encoding="utf-8")
+    write_sealed(folder / "curriculum.json", told)
     return str(folder)
 
 
