@@ -212,7 +212,7 @@ def resolved(path: str | Path) -> Path:
 
 
 @contextmanager
-def new_files(*targets: str | Path) -> Iterator[list[Path]]:
+def new_files(*targets: str | Path, lasting: bool = True) -> Iterator[list[Path]]:
     """Paths to write to; when all are written, each takes the place of its target: all of them, or none.
 
     Of files that belong together the last names the others by their digests: a process that is killed between two of
@@ -220,6 +220,7 @@ def new_files(*targets: str | Path) -> Iterator[list[Path]]:
 
     Args:
         *targets: files. A link of that name is replaced; the caller resolves what the user names.
+        lasting: whether they outlive a loss of power. What is read back by its digest or made again need not.
 
     Raises:
         OSError: one cannot be written; those that were there are as they were.
@@ -229,16 +230,16 @@ def new_files(*targets: str | Path) -> Iterator[list[Path]]:
         temporaries = [stack.enter_context(_temporary(path)) for path in paths]
         with explained(paths[-1]):
             yield temporaries
-            for temporary in temporaries:
+            for temporary in temporaries if lasting else ():
                 with temporary.open("rb+") as stream:
                     os.fsync(stream.fileno())
             _replace_all(temporaries, paths)
 
 
 @contextmanager
-def new_file(target: str | Path) -> Iterator[Path]:
+def new_file(target: str | Path, *, lasting: bool = True) -> Iterator[Path]:
     """A path to write to, which takes the place of `target` when it is written; see `new_files`."""
-    with new_files(target) as (path,):
+    with new_files(target, lasting=lasting) as (path,):
         yield path
 
 

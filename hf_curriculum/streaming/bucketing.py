@@ -277,7 +277,7 @@ class Bucketing:
         numbers: list[int] = []
         entries: list[tuple[int, int, int]] = []
         start = 0
-        with new_file(file) as temporary, temporary.open("wb") as sink:
+        with new_file(file, lasting=False) as temporary, temporary.open("wb") as sink:
             for table in merged_tables(self.source.tables(piece), _RUN_BYTES):
                 stop = start + table.num_rows
                 table = table.append_column(_PLACE, pa.array(places[start:stop])).cast(schema)

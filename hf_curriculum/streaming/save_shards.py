@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Features, Value
 
 from hf_curriculum.columns import IMAGE
@@ -252,12 +253,19 @@ class _Scores:
 
 
 def _count_unreadable(table: pa.Table, counted: LeftOut) -> None:
-    """Counts images that cannot be opened. Their headers alone are read."""
+    """Counts images that cannot be opened. Headers are read where a file does not begin and end as JPEG or PNG do."""
     if IMAGE not in table.column_names:
         return
-    for key, image in zip(table[KEY].to_pylist(), table[IMAGE].to_pylist(), strict=True):
+    files = pc.struct_field(table[IMAGE], "bytes")
+    whole = [pc.and_(pc.starts_with(files, first), pc.ends_with(files, last)) for first, last in _WHOLE_FILES]
+    others = table.filter(pc.invert(pc.fill_null(pc.or_(*whole), False)))  # all headers take a third of the time
+    for key, image in zip(others[KEY].to_pylist(), others[IMAGE].to_pylist(), strict=True):
         if image is not None and image_frame(image)[0] is None:
             counted.add("images that cannot be opened (kept; a stream shows the next one of their shard)", 1, key)
+
+
+_WHOLE_FILES = ((b"\xff\xd8\xff", b"\xff\xd9"), (b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"))
+"""The first and last bytes of a JPEG and of a PNG."""
 
 
 def _as_bytes(pairs: np.ndarray) -> np.ndarray:

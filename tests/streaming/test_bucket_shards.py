@@ -538,8 +538,7 @@ def test_images_that_cannot_be_opened_are_counted_with_their_shard_and_key(tmp_p
     photo = io.BytesIO()
     Image.new("RGB", (8, 8), (9, 9, 9)).save(photo, "PNG")
     rows = [{**row, "image": photo.getvalue()} for row in pairs(0, 12)]
-    for number in (3, 7):
-        rows[number]["image"] = b"no image"
+    rows[3]["image"], rows[7]["image"] = b"no image", photo.getvalue()[:20]
     write_tar(tmp_path / "crawl/0.tar", rows)
     score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "scores")
     assert bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 2).num_rows == 12
