@@ -171,8 +171,8 @@ def validate_beginnings(folder: str | Path, recorded: Mapping[str, Sequence[Any]
         refuse_special(path)
         if path.exists():
             with path.open("rb") as stream:
-                found = _stream_digest(stream, length).hex()
-            if found != digest:
+                beginning = _stream_digest(stream, length).hex()
+            if beginning != digest:
                 raise DamagedFileError(
                     f"{path} no longer begins with the {length:,} bytes that a checkpoint recorded. It was changed, "
                     "or its run began anew or went on from an earlier step: some steps in it would be false or "

@@ -192,8 +192,8 @@ class HubMixin:
     def _save_curriculum(self, output_dir: str | None = None) -> None:
         if self.args.should_save and self._plan is not None:
             folder, seconds = output_dir or self.args.output_dir, self.trained_seconds
-            own = Path(folder).resolve() == Path(self.args.output_dir).resolve()
-            draws = self._audit.draws if own and self._audit is not None else None
+            in_output_dir = Path(folder).resolve() == Path(self.args.output_dir).resolve()
+            draws = self._audit.draws if in_output_dir and self._audit is not None else None
             write_curriculum(folder, self.plan, seconds, trained_on=self._trained_on_facts(), draws=draws)
 
     def _trained_on_facts(self) -> dict[str, Any]:

@@ -230,7 +230,7 @@ class DrawAudit:
     draws: dict[str, Sequence[Any]] = field(default_factory=dict)
     """Of each process's file, by name: how many bytes the last checkpoint knows, and their digest."""
     _seen: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    _kept: bytes | None = None
+    _earlier: bytes | None = None
     _bytes: int = 0
     _digest: Any = field(default_factory=xxh3_128)  # of these bytes, which are not read again
 
@@ -243,19 +243,19 @@ class DrawAudit:
         if self.file is None:
             return
         refuse_special(self.file)
-        kept = b""
+        earlier = b""
         if self.file.is_file():
             remedy = "Put it back, resume from the checkpoint saved last, or delete it: it then begins with this step."
             with reading(self.file, remedy):
                 content = self.file.read_bytes()
                 lines = (line for line in content.splitlines(keepends=True) if line.endswith(b"]]\n"))
-                kept = b"".join(line for line in lines if parse_json(line)[0] < step)
-            if draws is not None and (kept or not elsewhere):
-                own = {name: facts for name, facts in draws.items() if name == self.file.name}
-                validate_beginnings(self.file.parent, own, remedy)
-                kept = content[: sum(length for length, _ in own.values())]
-            self._kept = kept  # until there is more: a run that cannot begin leaves the file as it is
-        self._bytes, self._digest = len(kept), xxh3_128(kept)
+                earlier = b"".join(line for line in lines if parse_json(line)[0] < step)
+            if draws is not None and (earlier or not elsewhere):
+                recorded = {name: facts for name, facts in draws.items() if name == self.file.name}
+                validate_beginnings(self.file.parent, recorded, remedy)
+                earlier = content[: sum(length for length, _ in recorded.values())]
+            self._earlier = earlier  # until there is more: a run that cannot begin leaves the file as it is
+        self._bytes, self._digest = len(earlier), xxh3_128(earlier)
 
     def add(self, step: int, rows: torch.Tensor) -> None:
         """Records the rows of one forward pass of optimizer step `step` (from 0)."""
@@ -279,9 +279,9 @@ class DrawAudit:
             self._check(step, rows, expected[step - first])
         text = "".join(self._line(step, rows) + "\n" for step, rows in sorted(seen.items()))
         if self.file is not None:
-            if self._kept is not None:
-                write_atomically(self.file, self._kept)
-                self._kept = None
+            if self._earlier is not None:
+                write_atomically(self.file, self._earlier)
+                self._earlier = None
             append_text(self.file, text)
             self._bytes += len(text)
             self._digest.update(text.encode())
