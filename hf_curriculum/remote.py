@@ -59,6 +59,49 @@ def scratch_folder(below: str | Path | None = None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def attempted(where: str, work: Callable[[], T], passed: tuple[type[Exception], ...] = ()) -> T:
+    """What `work` gives, made again where the network failed.
+
+    Args:
+        where: the address, as messages have it.
+        work: asks a file system of `fsspec`.
+        passed: errors that are raised at once, as they are, besides those of what is missing.
+
+    Raises:
+        ValueError: what came is not what it has to be, at every attempt.
+        PermissionError: access is denied.
+        ConnectionError: something else failed at every attempt.
+    """
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return work()
+        except (FileNotFoundError, ImportError, *passed):
+            raise
+        except Exception as error:  # each implementation of fsspec has errors of its own
+            said = redact(str(error))
+            if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
+                raise PermissionError(
+                    f"{where} cannot be read: access is denied ({said}). Look at the credentials, which the file "
+                    "system finds by itself or takes from `storage_options=`, and at what they allow."
+                ) from error
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise OSError(
+                    error.errno,
+                    f"There is no space left for {where}. Give `cache_limit=`, or another `cache=`.",
+                    where,
+                ) from error
+            if attempt == ATTEMPTS and isinstance(error, ValueError):
+                raise
+            if attempt == ATTEMPTS:
+                raise ConnectionError(
+                    f"{where} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: {said}). Look at "
+                    "the address and the network. A run resumes where it was."
+                ) from error
+        time.sleep(BACKOFF * 2 ** (attempt - 1))
+
+
 class RemoteFolder:
     """A folder at an address. Each process makes its own file system, because one with connections cannot be forked.
 
@@ -143,35 +186,7 @@ class RemoteFolder:
 
     def _attempt(self, name: str, work: Callable[[Any, str], T]) -> T:
         """What `work` gives for the file system and the folder's path there; made again where the network failed."""
-        where, attempt = self.place(name), 0
-        while True:
-            files, root = self._open()
-            attempt += 1
-            try:
-                return work(files, root)
-            except FileNotFoundError:
-                raise
-            except Exception as error:  # each implementation of fsspec has errors of its own
-                said = redact(str(error))
-                if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
-                    raise PermissionError(
-                        f"{where} cannot be read: access is denied ({said}). Look at the credentials, which the file "
-                        "system finds by itself or takes from `storage_options=`, and at what they allow."
-                    ) from error
-                if isinstance(error, OSError) and error.errno in _FULL:
-                    raise OSError(
-                        error.errno,
-                        f"There is no space left for {where}. Give `cache_limit=`, or another `cache=`.",
-                        where,
-                    ) from error
-                if attempt == ATTEMPTS and isinstance(error, ValueError):
-                    raise
-                if attempt == ATTEMPTS:
-                    raise ConnectionError(
-                        f"{where} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: {said}). Look at "
-                        "the address and the network. A run resumes where it was."
-                    ) from error
-            time.sleep(BACKOFF * 2 ** (attempt - 1))
+        return attempted(self.place(name), lambda: work(*self._open()))
 
     def _open(self) -> tuple[Any, str]:
         """The file system in this process, and the folder's path in it."""

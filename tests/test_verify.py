@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -253,3 +254,21 @@ def test_what_scorers_have_learnt_is_compared_with_the_parts(tmp_path):
     assert not found_wrong(tmp_path)
     file.write_bytes(file.read_bytes()[:-30])
     assert any("fitted.json" in error for error in found_wrong(tmp_path).values())
+
+
+@pytest.mark.parametrize("damage", [("seal", "sebl"), ("seal", "{eal"), ('"a": 1', '"a": 2')])
+def test_a_record_of_any_name_is_known_by_its_seal(tmp_path, damage):
+    file = tmp_path / "any.json"
+    write_sealed(file, {"a": 1})
+    file.write_text(file.read_text().replace(*damage))
+    (one,) = verify(tmp_path)
+    assert one.path == file
+    assert re.search("any.json (is|was) damaged", one.error)
+
+
+def test_a_seal_that_is_no_digest_any_more_is_found(tmp_path):
+    file = tmp_path / "any.json"
+    write_sealed(file, {"a": 1})
+    text = file.read_text()
+    file.write_text(text[: text.rindex('"') - 1] + "z" + text[text.rindex('"') :])
+    assert re.search("any.json (is|was) damaged", verify(tmp_path)[0].error)

@@ -100,9 +100,10 @@ class ArrayWriter:
 
     def read(self) -> np.ndarray:
         """All rows."""
-        self._file.seek(self._start)
-        array = np.frombuffer(self._file.read(self.rows * self._row_bytes), self.dtype)
-        self._file.seek(self._end())
+        with explained(self.path):  # a seek writes what was appended
+            self._file.seek(self._start)
+            array = np.frombuffer(self._file.read(self.rows * self._row_bytes), self.dtype)
+            self._file.seek(self._end())
         return array.reshape(self.rows, *self.columns)
 
     def flush(self) -> None:

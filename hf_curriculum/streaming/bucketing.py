@@ -429,7 +429,7 @@ def open_work(run: Bucketing) -> None:
         if not same:
             if living := run.living():
                 raise RuntimeError(
-                    f"Another process writes there, with other data or other settings: {living[0].owner} "
+                    f"Another process writes in {run.work}, with other data or other settings: {living[0].owner} "
                     f"({living[0].name}). Wait for it or end it, or name another place."
                 )
             shutil.rmtree(run.work)

@@ -655,6 +655,20 @@ def test_a_link_under_the_name_of_an_array_is_not_written_through(tmp_path, name
     pack_regions(Given(tmp_path / "a", regions), store, standardise=True, progress=False).verify()
 
 
+def test_a_full_disk_that_is_met_while_reading_back_names_the_file(tmp_path):
+    writer = array_files.ArrayWriter(tmp_path / "a.npy", "f4")
+    writer.append(np.arange(3))  # stays in a buffer, which a seek writes
+
+    def no_space(position):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    seek, writer._file = writer._file.seek, SimpleNamespace(seek=no_space, read=writer._file.read)
+    with pytest.raises(OSError, match=r"No space left .*a\.npy'"):
+        writer.read()
+    writer._file.seek = seek
+    assert writer.read().tolist() == [0, 1, 2]
+
+
 def test_a_full_disk_is_told_and_the_same_call_goes_on(tmp_path, monkeypatch):
     path = table(tmp_path / "a.tsv", range(10))
     whole = pack_regions(path, tmp_path / "whole", progress=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import os
 import tarfile
 import time
+from functools import partial, partialmethod
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -463,6 +465,44 @@ def test_shards_behind_an_address_are_fetched_and_tried_again(tmp_path, monkeypa
     with pytest.raises(ConnectionError, match=r"could not be read in 5 attempts \(ConnectionError: gone\)"):
         score_shards("memory://cc", NounCount(), tmp_path / "other")
     memory.rm("/cc", recursive=True)
+
+
+@pytest.mark.parametrize("source", ["memory://list", "memory://list/*.tar", "memory://list/0000{0..4}.tar"])
+def test_shards_are_listed_again_where_a_store_is_busy(tmp_path, monkeypatch, source):
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    crawl(tmp_path / "crawl", 5)
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path / "crawl"), "/list", recursive=True)
+    expected = [(shard.name, shard.bytes) for shard in find_shards(source)]
+    monkeypatch.setattr(remote, "BACKOFF", 0.0)
+    calls, fails = [], {1, 3}
+
+    def busy(ask, self, *args, **options):
+        calls.append(args)
+        if len(calls) in fails:
+            raise OSError(errno.EBUSY, "no")
+        return ask(self, *args, **options)
+
+    for name in ("find", "exists"):
+        monkeypatch.setattr(MemoryFileSystem, name, partialmethod(partial(busy, getattr(MemoryFileSystem, name))))
+    assert [(shard.name, shard.bytes) for shard in find_shards(source)] == expected
+    fails = range(100)
+    with pytest.raises(ConnectionError, match=r"memory://list.* could not be read in 5 attempts \(OSError: .*no\)"):
+        find_shards(source)
+    monkeypatch.undo()
+    memory.rm("/list", recursive=True)
+
+
+def test_a_folder_that_may_not_be_read_is_counted(tmp_path, monkeypatch, caplog):
+    for folder in "ab":
+        crawl(tmp_path / f"crawl/{folder}", 2)
+    monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("/b"))  # who is root may read all
+    os.unlink(tmp_path / "crawl/b/00000.tar")
+    os.unlink(tmp_path / "crawl/b/00001.tar")
+    assert [shard.name for shard in find_shards(tmp_path / "crawl")] == ["00000.tar", "00001.tar"]
+    assert "folders that may not be read: 1 (b, for example)" in caplog.text
 
 
 def test_the_shard_of_a_dead_process_is_free(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -37,7 +37,7 @@ from hf_curriculum.data.readers.outside_files import validate_folder, validate_i
 from hf_curriculum.data.readers.samples import IMAGES, RECORDS, TEXTS, Sample, group_samples
 from hf_curriculum.data.readers.tables import CAPTION_FIELDS, caption_fields, find_alias
 from hf_curriculum.files import file_digest, reading, special_file
-from hf_curriculum.remote import RemoteFolder, scratch_folder
+from hf_curriculum.remote import RemoteFolder, attempted, scratch_folder
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -165,11 +165,13 @@ def find_shards(
     for one in map(str, given):
         fs, path = _file_system(one, options)
         fs.invalidate_cache()  # what was listed before may have changed since
-        there = _existing(fs, path)
-        for pattern in expand_braces(path[len(there) :]):
-            for kind, info in _named_by(fs, there, pattern, listed, counted):
-                stamp = "" if info.get("type") == _MISSING else _stamp(info)
-                found[fs.unstrip_protocol(info["name"])] = (kind, int(info.get("size") or 0), stamp)
+        work = partial(_named, fs, path, listed)
+        named, others = work() if _is_local(fs) else attempted(redact(one), work, (ValueError,))
+        for reason, count, example in others.items():
+            counted.add(reason, count, example)
+        for kind, info in named:
+            stamp = "" if info.get("type") == _MISSING else _stamp(info)
+            found[fs.unstrip_protocol(info["name"])] = (kind, int(info.get("size") or 0), stamp)
     if not found:
         raise FileNotFoundError(
             f"{source} names no shard: no .tar, no .parquet and no folder of img2dataset. {counted.describe()}".strip()
@@ -207,6 +209,15 @@ def _existing(fs: fsspec.AbstractFileSystem, path: str) -> str:
     return next((path[:end] for end in reversed(odd) if fs.exists(path[:end])), "")
 
 
+def _named(
+    fs: fsspec.AbstractFileSystem, path: str, listed: dict[str, dict[str, dict[str, Any]]]
+) -> tuple[list[tuple[Kind, dict[str, Any]]], LeftOut]:
+    """The shards that a path names, and what else is there."""
+    others, there = LeftOut(), _existing(fs, path)
+    rests = expand_braces(path[len(there) :])
+    return [each for rest in rests for each in _named_by(fs, there, rest, listed, others)], others
+
+
 def _named_by(
     fs: fsspec.AbstractFileSystem,
     there: str,
@@ -238,6 +249,7 @@ def _named_by(
         raise FileNotFoundError(f"{path} is neither a folder, an archive (.tar) nor a Parquet file.")
     if _is_local(fs):
         validate_folder(path)
+        _count_closed(path, left_out)
     inside = {
         name: info for name, info in fs.find(path, detail=True, withdirs=True).items() if not _hidden(name, path)
     }
@@ -267,6 +279,14 @@ def _named_by(
         left_out.add("files beside the archives (not read)", 1, PurePosixPath(name).name)
     for name in shards:
         yield _kind(name), inside[name]
+
+
+def _count_closed(root: str, left_out: LeftOut) -> None:
+    """Counts folders below one that may not be read: `find` passes over them in silence."""
+    for folder, names, _ in os.walk(root):
+        for name in names:
+            if not os.access(os.path.join(folder, name), os.R_OK | os.X_OK):
+                left_out.add("folders that may not be read", 1, os.path.relpath(os.path.join(folder, name), root))
 
 
 def _hidden(name: str, root: str) -> bool:
