@@ -110,6 +110,15 @@ def test_damage_of_any_file_is_found(run, damage):
     verify_checkpoint(run / "checkpoint-12")
 
 
+def test_a_report_shows_no_state_of_a_checkpoint_that_was_changed(run):
+    file = run / "checkpoint-18" / "trainer_state.json"
+    (run / "trainer_state.json").unlink(missing_ok=True)
+    assert read_run(run / "checkpoint-18")["steps"] == 18
+    file.write_text(re.sub(r'"loss": \d', '"loss": 7', file.read_text()))
+    with pytest.raises(DamagedFileError, match=r"trainer_state\.json holds something else"):
+        read_run(run / "checkpoint-18")
+
+
 def test_the_record_of_another_checkpoint_is_not_this_ones(run):
     shutil.copy(run / "checkpoint-4" / "curriculum.json", run / "checkpoint-12" / "curriculum.json")
     with pytest.raises(DamagedFileError, match=r"checkpoint-12/.* holds something else than was written"):
