@@ -189,6 +189,16 @@ def test_passes_go_on_over_rounds():
         assert all(len(set(drawn[at : at + size].tolist())) == size for at in range(0, len(drawn) - size + 1, size))
 
 
+def test_the_last_round_ends_with_the_run():
+    plan = plan_of(Mixture("source", WEIGHTS, adapt="loss", every=5), epochs=1)
+    known = [plan.known_steps]
+    while plan.undecided:
+        plan = plan.decided(Observed(plan.known_steps, dict.fromkeys([f"eval_{name}_loss" for name in WEIGHTS], 1.0)))
+        known.append(plan.known_steps)
+    assert known == [5, 10, 12]  # 92 rows in batches of 8
+    assert [stage.num_samples for stage in plan.stages] == [40, 40, 16]
+
+
 def test_within_a_batch_sources_are_in_a_random_order_of_the_seed():
     rule = Mixture("source", {"caption": 1, "vqa": 1, "ocr": 0})
     plans = [plan_of(rule, batch=16, epochs=20, seed=seed) for seed in (0, 1)]

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from xxhash import xxh3_128_hexdigest
 
 from hf_curriculum import VisualEntropy, files
 from hf_curriculum.data import array_files
@@ -470,6 +471,26 @@ def test_what_images_lack_by_its_kind(mixed):
     lacking[f"have no boxes in {mixed!r}"] = ["bare"]
     lacking[f"have no width and height in {mixed!r}, of which box values are shares"] = ["unsized", "half"]
     assert mixed.missing([*known, *absent], boxes=True) == lacking
+
+
+def test_the_class_of_an_image_s_only_region(tmp_path):
+    one = Regions("one", features=np.ones((1, 2), np.float32), classes=("dog",))
+    (tmp_path / "a").write_text("")
+    store = pack_regions(Given(tmp_path / "a", one), tmp_path / "store", progress=False)
+    stored, of_image, codes = store.class_codes(["none", "one"])
+    assert (stored.tolist(), of_image.tolist()) == ([False, True], [1])
+    assert [store.facts["classes"][code] for code in codes] == ["dog"]
+
+
+def test_zeros_that_are_skipped_are_in_the_digest(tmp_path):
+    writer = array_files.ArrayWriter(tmp_path / "a.npy", "<f4", [2])
+    writer.append(np.ones((1, 2)))
+    writer.skip(3)
+    writer.append(np.full((1, 2), 7))
+    writer.flush()
+    values = np.load(tmp_path / "a.npy")
+    assert values.tolist() == [[1, 1], *[[0, 0]] * 3, [7, 7]]
+    assert writer.facts == {"dtype": "<f4", "shape": [5, 2], "digest": xxh3_128_hexdigest(values.tobytes())}
 
 
 def test_classes_of_many_images_at_once(mixed):
