@@ -156,9 +156,11 @@ def verify_parts(folder: Path) -> None:
     manifest = read_sealed(folder / _MANIFEST, _REMEDY, ["rows", "rows_per_part"])
     rows, step = manifest.pop("rows"), manifest.pop("rows_per_part")
     run = PartFolder(folder, manifest, rows, step)
-    for part in range(run.count):
-        if run.file(part).is_file():
-            run.read(part)
+    parts = {_part_name(part, run.count): part for part in range(run.count)}
+    for file in sorted(folder.glob("part-*.parquet")):
+        if file.name not in parts:
+            raise ValueError(f"{file} is no part of the run that {_MANIFEST} beside it tells of. {_REMEDY}")
+        run.read(parts[file.name])
     for file in folder.rglob("fitted.json"):  # what scorers learnt of all rows
         read_sealed(file, _REMEDY)
 

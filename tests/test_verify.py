@@ -27,6 +27,7 @@ from hf_curriculum import (
 from hf_curriculum.cli import app
 from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.files import write_sealed, write_together
+from hf_curriculum.parts import PartFolder
 from hf_curriculum.training.checkpoints import _FORMAT as CHECKPOINT_FORMAT
 from hf_curriculum.verify import verify
 
@@ -272,3 +273,14 @@ def test_a_seal_that_is_no_digest_any_more_is_found(tmp_path):
     text = file.read_text()
     file.write_text(text[: text.rindex('"') - 1] + "z" + text[text.rindex('"') :])
     assert re.search("any.json (is|was) damaged", verify(tmp_path)[0].error)
+
+
+def test_parts_of_another_number_of_rows_are_told(tmp_path):
+    for rows, name in ((6, "a"), (9, "b")):
+        folder = PartFolder(tmp_path / name, {"of": name}, rows, 3)
+        for part in range(folder.count):
+            folder.write(part, {"score": np.arange(3.0)})
+    shutil.copy(tmp_path / "b/run.json", tmp_path / "a/run.json")
+    one, other = verify(tmp_path)
+    assert other.error is None
+    assert re.search(r"a/part-00000-of-00002\.parquet is no part of the run that run\.json", one.error)
