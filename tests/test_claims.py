@@ -121,6 +121,29 @@ def test_claims_are_touched_while_their_owner_lives(folder):
         assert theirs.stat().st_mtime < time.time() - 900
 
 
+def test_a_link_that_takes_the_place_of_a_claim_is_not_followed_when_claims_are_touched(folder, tmp_path, monkeypatch):
+    thesis = claim(tmp_path, "thesis", age=1000)
+    before, looked = thesis.stat().st_mtime, []
+
+    def planted(claims, file):  # after the look, before the touch
+        looked.append(file)
+        file.unlink()
+        file.symlink_to(thesis)
+        return True
+
+    claims = Claims(folder, 0.1)
+    with claims.alive():
+        claims.take("a")
+        monkeypatch.setattr(Claims, "_is_own", planted)
+        end = time.monotonic() + 15
+        while len(looked) < 2 and time.monotonic() < end:
+            time.sleep(0.02)
+        monkeypatch.undo()
+        (folder / "a.claim").unlink()
+    assert len(looked) >= 2
+    assert thesis.stat().st_mtime == before
+
+
 def test_links_in_the_place_of_claims_are_refused_and_left_alone(folder, tmp_path):
     thesis = claim(tmp_path, "thesis", age=1000)
     before = thesis.read_bytes(), thesis.stat().st_mtime

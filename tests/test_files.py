@@ -276,3 +276,26 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
         take_place(tmp_path / "set", tmp_path / "new")
     assert (tmp_path / "set" / "file").read_text() == "former"
     assert entries(tmp_path) == ["new", "set"]
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_files_are_flushed_before_they_are_named_where_they_have_to_last(tmp_path, monkeypatch, lasting):
+    done, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (done.append("flush"), fsync(number)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append("replace"), replace(*paths)))
+    with files.new_files(tmp_path / "a", tmp_path / "b", lasting=lasting) as paths:
+        for path in paths:
+            path.write_text("new")
+    assert done == ["flush"] * (2 * lasting) + ["replace"] * 2
+    with files.new_file(tmp_path / "c") as path:
+        path.write_text("new")
+    assert done[-2:] == ["flush", "replace"]
+
+
+def test_a_folder_of_many_files_is_looked_through_for_what_the_dead_have_left_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MANY", 3)
+    looked, remove = [], remove_dead
+    monkeypatch.setattr(files, "remove_dead", lambda folder: looked.append(folder) or remove(folder))
+    for number in range(8):
+        files.write_atomically(tmp_path / str(number), "")
+    assert len(looked) == 5  # with 0, 1, 2, 3 and 4 files in it

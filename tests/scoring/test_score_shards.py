@@ -505,6 +505,27 @@ def test_a_folder_that_may_not_be_read_is_counted(tmp_path, monkeypatch, caplog)
     assert "folders that may not be read: 1 (b, for example)" in caplog.text
 
 
+def test_shards_that_another_call_finished_since_the_look_are_not_scored_again(tmp_path, monkeypatch):
+    rows = crawl(tmp_path / "crawl", 3)
+    args = (tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    take, write, written = scoring.Claims.take, scoring.ShardRun.write_scores, []
+
+    def late(claims, name):
+        monkeypatch.setattr(scoring.Claims, "take", take)
+        score_shards(*args)
+        return take(claims, name)
+
+    def counted(run, shard, *more):
+        written.append(shard.name)
+        write(run, shard, *more)
+
+    monkeypatch.setattr(scoring.Claims, "take", late)
+    monkeypatch.setattr(scoring.ShardRun, "write_scores", counted)
+    score_shards(*args)
+    assert sorted(written) == ["00000.tar", "00001.tar", "00002.tar"]
+    assert load_scored(tmp_path / "out")["caption_length"][:] == lengths(rows)
+
+
 def test_the_shard_of_a_dead_process_is_free(tmp_path, monkeypatch):
     crawl(tmp_path / "crawl", 2)
     claims = tmp_path / "out/.claims"
