@@ -494,7 +494,7 @@ class TestRecordOfDraws:
         facts = {"draws-rank1.jsonl": [9, xxh3_128_hexdigest(b"[0, [1]]\n")]}
         audit = DrawAudit(plan=None, process=1, num_processes=2, micro_batch=1, file=run / "draws-rank1.jsonl")
         audit.resume(2, facts)
-        assert audit._kept == b"[0, [1]]\n"
+        assert audit._earlier == b"[0, [1]]\n"
         audit.resume(2, {"draws-rank0.jsonl": [0, ""]})
-        assert audit._kept == b""
+        assert audit._earlier == b""
         assert (run / "draws-rank1.jsonl").read_text() == "[0, [1]]\n[1, [2]]\n"  # until there is a step to add
