@@ -53,6 +53,13 @@ def test_whose_claims_are_free(folder, age, facts, free):
     assert os.listdir(folder) == ["a.claim"]
 
 
+def test_a_dead_claim_that_somebody_else_has_removed_is_free(folder, monkeypatch):
+    file = claim(folder, age=140)
+    monkeypatch.setattr(Claims, "_is_dead", lambda claims, path: path.unlink() is None)
+    assert Claims(folder, 120).take("a")
+    assert json.loads(file.read_text())["pid"] == os.getpid()
+
+
 @pytest.mark.parametrize("ahead", [-100_000, 100_000])
 def test_ages_are_told_by_the_clock_of_the_disk(folder, monkeypatch, ahead):
     claim(folder, "old", age=140)

@@ -165,6 +165,18 @@ def test_what_a_killed_process_left_goes_when_the_file_is_written_again(tmp_path
     assert entries(tmp_path) == ["order.npy", "other.npy"]
 
 
+def test_a_process_that_has_ended_and_was_not_waited_for_does_not_run():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert not files.is_running(child)
+    os.waitpid(child, 0)
+    assert not files.is_running(child)
+    assert files.is_running(os.getpid())
+    assert files.is_running(1)
+
+
 def test_facts_that_were_changed_are_refused_however_they_are_laid_out(tmp_path):
     file, facts = tmp_path / "facts.json", {"steps": 63, "shares": [0.1, float("nan")], "names": {"a": "ü", 3: None}}
     write_sealed(file, facts)
