@@ -284,3 +284,13 @@ def test_parts_of_another_number_of_rows_are_told(tmp_path):
     one, other = verify(tmp_path)
     assert other.error is None
     assert re.search(r"a/part-00000-of-00002\.parquet is no part of the run that run\.json", one.error)
+
+
+def test_a_record_that_has_lost_its_seal_is_known_by_its_keys(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"files": {}}')
+    (one,) = verify(tmp_path)
+    assert one.path == tmp_path / "manifest.json"
+    assert one.error
+    (tmp_path / "manifest.json").write_text('{"start_url": "/"}')  # of a web page
+    with pytest.raises(ValueError, match="nothing"):
+        verify(tmp_path)

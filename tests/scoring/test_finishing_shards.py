@@ -19,7 +19,14 @@ from hf_curriculum import CaptionLength, NounCount, WordRarity, bucket_shards, l
 from hf_curriculum.cli import app
 from hf_curriculum.data.readers.shards import SourceShard
 from hf_curriculum.files import DamagedFileError, read_sealed
-from hf_curriculum.scored_shards import MARK, manifest_digest, read_manifest, score_file, verify_scored_shards
+from hf_curriculum.scored_shards import (
+    MARK,
+    manifest_digest,
+    read_manifest,
+    read_shard_scores,
+    score_file,
+    verify_scored_shards,
+)
 from hf_curriculum.scoring import shards as scoring
 from hf_curriculum.scoring.shards import shard_status
 
@@ -285,6 +292,19 @@ def test_links_under_our_names_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match=rf"{name} is a link to .*theirs"):
         score_shards(tmp_path / "crawl", WordRarity(), tmp_path / "out")
     assert list((tmp_path / "theirs").iterdir()) == []
+
+
+def test_scores_of_a_shard_that_lie_elsewhere_are_not_read(out, tmp_path):
+    shard = next(iter(read_manifest(out)["shards"]))
+    file = score_file(out, shard)
+    expected = read_shard_scores(out, shard)
+    file.rename(tmp_path / "theirs.parquet")
+    file.symlink_to(tmp_path / "theirs.parquet")
+    with pytest.raises(ValueError, match=r"names files outside of .*a link leads to .*theirs\.parquet"):
+        read_shard_scores(out, shard)
+    file.unlink()
+    (tmp_path / "theirs.parquet").rename(file)
+    assert read_shard_scores(out, shard).equals(expected)
 
 
 def test_a_folder_of_scores_that_the_user_links_is_followed(tmp_path):
