@@ -61,6 +61,7 @@ class Claims:
     def alive(self) -> Iterator[None]:
         """Touches the files of this process meanwhile, and gives back what it still holds at the end."""
         refuse_link(self.folder)
+        self._stop.clear()
         thread = threading.Thread(target=self._touch, daemon=True)
         thread.start()
         try:

@@ -186,6 +186,7 @@ class RemoteFolder:
 
     def _attempt(self, name: str, work: Callable[[Any, str], T]) -> T:
         """What `work` gives for the file system and the folder's path there; made again where the network failed."""
+        self._open()  # an address that cannot be one is an error at once
         return attempted(self.place(name), lambda: work(*self._open()))
 
     def _open(self) -> tuple[Any, str]:

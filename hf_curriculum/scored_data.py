@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,14 @@ from datasets import Dataset, DatasetDict, concatenate_datasets
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.readers.outside_files import load_saved, local_path, validate_folder
 from hf_curriculum.data.saved_digests import compare_saved, saved_digests
-from hf_curriculum.files import complete_folder, read_sealed, write_atomically, write_sealed
+from hf_curriculum.files import (
+    DamagedFileError,
+    complete_folder,
+    read_json,
+    read_sealed,
+    write_atomically,
+    write_sealed,
+)
 from hf_curriculum.markdown import table
 from hf_curriculum.provenance import (
     ScoreProvenance,
@@ -146,10 +155,15 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
 
 def _copy_others(old: Path, new: Path) -> None:
     """Copies what neither this set nor the older one has written; files of ours are there already, so none is lost."""
-    present = {entry.name for entry in new.iterdir()}
+    splits = _splits_of(old)
+    gone = {split for split in splits if not set(os.listdir(old / split)).difference(_of_saved_set(old / split))}
+    present = {entry.name for entry in new.iterdir()} - splits | gone
 
-    def ignored(folder: str, names: list[str]) -> list[str]:
-        return [*_of_saved_set(folder, names), *(present.intersection(names) if Path(folder) == old else ())]
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        place = Path(folder)
+        if place == old:
+            return _of_saved_set(place) | present
+        return _of_saved_set(place) if place.parent == old and place.name in splits else set()
 
     try:
         shutil.copytree(old, new, dirs_exist_ok=True, symlinks=True, ignore=ignored)
@@ -161,15 +175,22 @@ def _copy_others(old: Path, new: Path) -> None:
         ) from error
 
 
-def _of_saved_set(folder: str, names: list[str]) -> list[str]:
+def _splits_of(folder: Path) -> set[str]:
+    """The folders of a saved set's splits, as it names them."""
+    named: Any = []
+    with suppress(FileNotFoundError, DamagedFileError):
+        named = read_json(folder / "dataset_dict.json", "", ["splits"])["splits"]
+    places = [folder / str(name) for name in named]
+    return {one.name for one in places if one.parent == folder and one.is_dir() and not one.is_symlink()}
+
+
+def _of_saved_set(folder: Path) -> set[str]:
     """What `save_to_disk` wrote into a folder: it goes with the old set."""
+    names = os.listdir(folder)
     if not {"state.json", "dataset_dict.json"} & set(names):
-        return []
-    splits = [name for name in names if (Path(folder) / name / "state.json").is_file()]
+        return set()
     ours = ("state.json", "dataset_info.json", "dataset_dict.json", FILE_NAME)
-    return [
-        name for name in names if name in (*ours, *splits) or (name.startswith("data-") and name.endswith(".arrow"))
-    ]
+    return {name for name in names if name in ours or (name.startswith("data-") and name.endswith(".arrow"))}
 
 
 def _write_card(old: Path, new: Path, section: str) -> None:

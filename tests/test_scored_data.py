@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from datasets import Dataset, DatasetDict, Image
+from datasets import Dataset, DatasetDict, Image, load_from_disk
 from typer.testing import CliRunner
 
 from hf_curriculum import (
@@ -402,3 +402,23 @@ def test_a_folder_of_buckets_is_named(tmp_path):
         load_scored(tmp_path / "buckets")
     told = CliRunner().invoke(app, ["plan", str(tmp_path / "buckets"), "phases"])
     assert (told.exit_code, "holds buckets" in told.output) == (1, True)
+
+
+def test_saved_sets_and_notes_of_the_user_below_a_set_stay(tmp_path):
+    """Only what the older set wrote goes with it: a backup in its folder has a `state.json` too."""
+    one = add_scores(Dataset.from_dict({"caption": ["a dog", "two red dogs"]}), CaptionLength())
+    for data, place in ((one, "set"), (DatasetDict(train=one, test=one), "splits")):
+        save_scored(data, tmp_path / place)
+        notes = [tmp_path / place / "backup/notes.txt", tmp_path / place / "backup/old/notes.txt"]
+        for note in notes:
+            one.save_to_disk(str(note.parent))
+            note.write_text("mine")
+        if place == "splits":
+            notes.append(tmp_path / "splits/train/notes.txt")
+            notes[-1].write_text("mine")
+        save_scored(data, tmp_path / place)
+        assert [note.read_text() for note in notes] == ["mine"] * len(notes)
+        assert load_from_disk(str(tmp_path / place / "backup/old"))[:] == one[:]
+    save_scored(DatasetDict(test=one), tmp_path / "splits")
+    assert os.listdir(tmp_path / "splits/train") == ["notes.txt"]
+    assert list(load_scored(tmp_path / "splits")) == ["test"]
