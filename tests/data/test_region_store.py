@@ -482,6 +482,28 @@ def test_the_class_of_an_image_s_only_region(tmp_path):
     assert [store.facts["classes"][code] for code in codes] == ["dog"]
 
 
+@pytest.mark.parametrize("standardise", [False, True])
+def test_a_store_of_an_unknown_detector_takes_no_other_ones_name(tmp_path, standardise):
+    stores = []
+    for name, made_by in (("1", "BUTD"), ("2", None)):
+        (tmp_path / f"{name}.tsv").write_text("")
+        given = Given(tmp_path / f"{name}.tsv", Regions(name, features=np.full((2, 3), float(name), np.float32)))
+        stores.append(pack_regions(given, tmp_path / name, made_by=made_by, progress=False))
+    packed = pack_regions(stores, tmp_path / "packed", standardise=standardise, progress=False)
+    assert packed.facts["made_by"] is None
+    assert sorted(packed) == ["1", "2"]
+
+
+def test_no_boxes_of_no_regions_are_read_back(tmp_path):
+    (tmp_path / "a").write_text("")
+    none = Regions("none", features=np.zeros((0, 3), np.float32), boxes=np.zeros((0, 4), np.float32))
+    some = Regions("some", features=np.ones((2, 3), np.float32))
+    store = pack_regions(Given(tmp_path / "a", none, some), tmp_path / "store", progress=False)
+    assert store["none"].boxes.shape == (0, 4)
+    assert store.describe("none").boxes.shape == (0, 4)
+    assert store["some"].boxes is None
+
+
 def test_zeros_that_are_skipped_are_in_the_digest(tmp_path):
     writer = array_files.ArrayWriter(tmp_path / "a.npy", "<f4", [2])
     writer.append(np.ones((1, 2)))

@@ -411,8 +411,9 @@ def _one_detector(sources: Sequence[tuple[str, RegionSource]], standardise: bool
     """The first source, where all are stores whose features one known detector made in one way."""
     stores = [opened for _, opened in sources if isinstance(opened, RegionStore)]
     known = {json.dumps(opened.facts["made_by"], sort_keys=True): opened for opened in stores}
-    known.pop("null", None)
-    ways = {opened.fingerprint: opened for opened in stores} if standardise is False and known else known
+    unknown = known.pop("null", None)
+    of_known = [opened for opened in stores if opened.facts["made_by"] is not None]
+    ways = {opened.fingerprint: opened for opened in of_known} if standardise is False else known
     if len(known) > 1 or (len(known) == 1 and len(ways) > 1):
         first, second, *_ = (known if len(known) > 1 else ways).values()
         what = "other detectors or settings" if len(known) > 1 else "one detector, but standardised in other ways"
@@ -421,7 +422,7 @@ def _one_detector(sources: Sequence[tuple[str, RegionSource]], standardise: bool
             "Find the regions of all images with one setting"
             f"{'' if len(known) > 1 else ', or pass `standardise=True` to standardise them together'}."
         )
-    return next(iter(known.values())) if known and len(stores) == len(sources) else None
+    return next(iter(known.values())) if known and unknown is None and len(stores) == len(sources) else None
 
 
 def standardise_fact(standardise: bool | np.ndarray) -> bool | str:

@@ -257,7 +257,7 @@ class RegionStore(RegionSource):
         """A part of an image's regions as it is stored, compared with what was written; into `target` if given."""
         start, stop = self._offsets[row : row + 2].tolist()
         if target is None:
-            about = self.facts["arrays"].get(name, {"shape": [0, 0], "dtype": "<f4"})
+            about = self.facts["arrays"].get(name, {"shape": [0, 4 if name == "boxes" else 0], "dtype": "<f4"})
             target = np.empty((stop - start, *about["shape"][1:]), about["dtype"])
         if stop > start:
             file, recorded = self._parts[name], self._arrays["digests"][row, PER_REGION.index(name)]
