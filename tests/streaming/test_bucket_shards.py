@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from crawl import contents, crawl, pairs, write_parquet, write_tar
 from PIL import Image
+from small_buckets import stopped
 
 from hf_curriculum import (
     IID,
@@ -224,23 +225,6 @@ def test_unfinished_work_of_other_settings_is_not_gone_on_with(tmp_path, scored,
     monkeypatch.undo()
     index = bucket_shards(tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 3, seed=1)
     assert (len(index.buckets), index.seed) == (3, 1)
-
-
-def stopped(args, monkeypatch, verb="shard", after=0, **options):
-    """Begins buckets, and is stopped when so many pieces or shards are made."""
-    write = getattr(bucketing.Bucketing, f"_write_{verb}")
-    made = []
-
-    def stopping(self, number):
-        if len(made) == after:
-            raise KeyboardInterrupt
-        write(self, number)
-        made.append(number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bucketing.Bucketing, f"_write_{verb}", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            bucket_shards(*args, **options)
 
 
 def flipped(content: bytes, at: float) -> bytes:

@@ -249,10 +249,10 @@ def _named_by(
         raise FileNotFoundError(f"{path} is neither a folder, an archive (.tar) nor a Parquet file.")
     if _is_local(fs):
         validate_folder(path)
-        _count_closed(path, left_out)
     inside = {
         name: info for name, info in fs.find(path, detail=True, withdirs=True).items() if not _hidden(name, path)
     }
+    _count_closed(fs, inside, path, left_out)
     stems = (name.removesuffix(STATS) for name in inside if name.endswith(STATS))
     finished = [stem for stem in stems if fs._parent(stem) == path or posixpath.basename(stem).isdigit()]
     if finished:
@@ -281,12 +281,13 @@ def _named_by(
         yield _kind(name), inside[name]
 
 
-def _count_closed(root: str, left_out: LeftOut) -> None:
-    """Counts folders below one that may not be read: `find` passes over them in silence."""
-    for folder, names, _ in os.walk(root):
-        for name in names:
-            if not os.access(os.path.join(folder, name), os.R_OK | os.X_OK):
-                left_out.add("folders that may not be read", 1, os.path.relpath(os.path.join(folder, name), root))
+def _count_closed(
+    fs: fsspec.AbstractFileSystem, inside: Mapping[str, Mapping[str, Any]], root: str, left_out: LeftOut
+) -> None:
+    """Counts the folders on a disk that may not be read, which `find` passes over in silence."""
+    for name, info in inside.items():
+        if _is_local(fs) and info["type"] == "directory" and not os.access(name, os.R_OK | os.X_OK):
+            left_out.add("folders that may not be read", 1, posixpath.relpath(name, root))
 
 
 def _hidden(name: str, root: str) -> bool:
