@@ -59,7 +59,7 @@ def scratch_folder(below: str | Path | None = None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def attempted(where: str, work: Callable[[], T], passed: tuple[type[Exception], ...] = ()) -> T:
+def with_retries(where: str, work: Callable[[], T], passed: tuple[type[Exception], ...] = ()) -> T:
     """What `work` gives, made again where the network failed.
 
     Args:
@@ -187,7 +187,7 @@ class RemoteFolder:
     def _attempt(self, name: str, work: Callable[[Any, str], T]) -> T:
         """What `work` gives for the file system and the folder's path there; made again where the network failed."""
         self._open()  # an address that cannot be one is an error at once
-        return attempted(self.place(name), lambda: work(*self._open()))
+        return with_retries(self.place(name), lambda: work(*self._open()))
 
     def _open(self) -> tuple[Any, str]:
         """The file system in this process, and the folder's path in it."""

@@ -20,7 +20,7 @@ from hf_curriculum.data import array_files, saved_digests
 from hf_curriculum.data.array_files import ArrayFile, ArrayWriter, row_digest, save_cached
 from hf_curriculum.files import DamagedFileError
 from hf_curriculum.parts import PartFolder, launched, launched_here, missing_parts, wait_for_files
-from hf_curriculum.remote import RemoteFolder, attempted, scratch_folder
+from hf_curriculum.remote import RemoteFolder, scratch_folder, with_retries
 
 
 def names(folder):
@@ -193,12 +193,12 @@ def test_a_request_is_made_again_after_pauses_that_double(monkeypatch):
             raise ConnectionResetError("https://user:hunter22@host reset")
         return "came"
 
-    assert attempted("x://y", work) == "came"
+    assert with_retries("x://y", work) == "came"
     assert sleeps == [0.5, 1.0, 2.0, 4.0]
     monkeypatch.setattr(remote, "ATTEMPTS", 3)
     told = r"^x://y could not be read in 3 attempts \(ConnectionResetError: https://<token>@host reset\)\. Look at"
     with pytest.raises(ConnectionError, match=told):
-        attempted("x://y", work)
+        with_retries("x://y", work)
     assert sleeps == [0.5, 1.0, 2.0, 4.0, 0.5, 1.0]
 
 
@@ -223,7 +223,7 @@ def test_which_errors_of_a_store_are_tried_again(monkeypatch, error, passed, cal
         raise error
 
     with pytest.raises(Exception, match=message) as told:
-        attempted("x://y", work, passed)
+        with_retries("x://y", work, passed)
     assert len(done) == calls
     assert (told.value is error) == (message == f"^{error}$")
 

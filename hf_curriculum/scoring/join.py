@@ -46,7 +46,7 @@ from hf_curriculum.provenance import (
     score_values,
     validate_choice,
 )
-from hf_curriculum.remote import attempted
+from hf_curriculum.remote import with_retries
 from hf_curriculum.scored_shards import CHECKED, KEY, MANIFEST, MARK, SHARD, UID, checksums, load_scored_shards
 from hf_curriculum.sealed_parquet import (
     is_sealed_parquet,
@@ -158,13 +158,13 @@ def _read_parquet(address: str, keys: list[str], columns: Sequence[str] | None) 
     remedy = "It should be Parquet, with a row per key; or the connection failed."
     fs, path = fsspec.url_to_fs(address)
     fs.invalidate_cache()  # it may have been pushed a moment ago
-    names = [path] if path.endswith(".parquet") else sorted(attempted(redact(address), lambda: fs.find(path)))
+    names = [path] if path.endswith(".parquet") else sorted(with_retries(redact(address), lambda: fs.find(path)))
     names = [name for name in names if name.endswith(".parquet") and "/." not in name.removeprefix(path)]
     if not names:
         raise FileNotFoundError(f"There is no Parquet file in {address}. It should hold the scores to join.")
     features, tables = Features(), []
     for name in names:
-        with attempted(name, partial(fs.open, name)) as stream, reading(name, remedy):
+        with with_retries(name, partial(fs.open, name)) as stream, reading(name, remedy):
             file = pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
             found = Features.from_arrow_schema(file.schema_arrow)
             scores = _score_columns(Dataset(found.arrow_schema.empty_table()), keys, columns)

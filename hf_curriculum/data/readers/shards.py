@@ -37,7 +37,7 @@ from hf_curriculum.data.readers.outside_files import validate_folder, validate_i
 from hf_curriculum.data.readers.samples import IMAGES, RECORDS, TEXTS, Sample, group_samples
 from hf_curriculum.data.readers.tables import CAPTION_FIELDS, caption_fields, find_alias
 from hf_curriculum.files import file_digest, reading, special_file
-from hf_curriculum.remote import RemoteFolder, attempted, scratch_folder
+from hf_curriculum.remote import RemoteFolder, scratch_folder, with_retries
 from hf_curriculum.shapes import validate_arguments
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ def find_shards(
         fs, path = _file_system(one, options)
         fs.invalidate_cache()  # what was listed before may have changed since
         work = partial(_named, fs, path, listed)
-        named, others = work() if _is_local(fs) else attempted(redact(one), work, (ValueError,))
+        named, others = work() if _is_local(fs) else with_retries(redact(one), work, (ValueError,))
         for reason, count, example in others.items():
             counted.add(reason, count, example)
         for kind, info in named:
