@@ -61,7 +61,7 @@ def verify(path: str | Path) -> list[Verified]:
     root = Path(os.path.realpath(path) if os.path.islink(path) else path)
     if not root.exists():
         raise FileNotFoundError(f"{path} does not exist. Name a file or a folder that this package wrote.")
-    verified = [*(_below(root) if root.is_dir() else _of_file(root))]
+    verified = [*(_below(root) if root.is_dir() else _of_file(root, alone=True))]
     if not verified:
         raise ValueError(
             f"{path} holds nothing that this package wrote with a record of its content, so nothing was compared. "
@@ -102,13 +102,13 @@ def _marker(folder: Path, entries: set[str]) -> str | None:
     return next((name for name in _FOLDERS if name in entries), None)
 
 
-def _of_file(file: Path) -> Iterator[Verified]:
-    """A file of its own, compared; nothing for one of another program."""
+def _of_file(file: Path, *, alone: bool = False) -> Iterator[Verified]:
+    """A file of its own, compared; nothing for one of another program, or an order's facts where the order is next."""
     order = file.with_suffix("") if file.suffix == ".json" else file
     facts = order.with_name(f"{order.name}.json")
     try:
         if order.suffix in _ORDERS and facts.is_file():
-            if file == order or order.is_dir() or not os.path.lexists(order):
+            if alone or file == order or order.is_dir() or not os.path.lexists(order):
                 yield _compared("exported order", order, "planning.export:verify_order")
         elif file.suffix == ".json" and _is_ours(file):
             of_study = file.name == "result.json"

@@ -29,7 +29,7 @@ from hf_curriculum.data.regions.pack import pack_regions
 from hf_curriculum.files import write_sealed, write_together
 from hf_curriculum.parts import PartFolder
 from hf_curriculum.training.checkpoints import _FORMAT as CHECKPOINT_FORMAT
-from hf_curriculum.verify import verify
+from hf_curriculum.verify import Verified, verify
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +199,9 @@ def test_a_file_that_is_gone(copied, lost, about, said):
 
 def test_a_part_of_what_was_written_is_compared_alone(copied):
     assert [each.error for each in verify(copied / "shards" / "scores")] == [None]
+    for name in ("order.npy", "order.npy.json"):
+        each = Verified("exported order", copied / "order.npy")
+        assert verify(copied / name) == [each]
 
 
 NO_FILES = {

@@ -604,8 +604,10 @@ def _weights(what: str, weights: Mapping[str, float]) -> dict[str, float]:
     """Weights by the name of a source."""
     if not isinstance(weights, Mapping):
         raise TypeError(f"Mixture({what}={weights!r}) is not possible; it maps the names of sources to their weights.")
-    found = {str(name): weight for name, weight in weights.items()}
-    for name, weight in found.items():
+    by_name = {
+        str(name): weight.item() if isinstance(weight, np.generic) else weight for name, weight in weights.items()
+    }
+    for name, weight in by_name.items():
         if not isinstance(weight, Real):
             raise TypeError(f"Mixture({what}=...) has the weight {weight!r} for {name!r}; a weight is a number.")
         if not 0 <= weight < math.inf:
@@ -613,11 +615,11 @@ def _weights(what: str, weights: Mapping[str, float]) -> dict[str, float]:
                 f"Mixture({what}=...) has the weight {weight} for {name!r}, and nothing can be drawn so often. A "
                 "weight is a number of at least 0."
             )
-    if not any(found.values()):
+    if not any(by_name.values()):
         raise ValueError(
-            f"Mixture({what}={found}) gives no source a weight above 0, so nothing could be drawn. Give at least one."
+            f"Mixture({what}={by_name}) gives no source a weight above 0, so nothing could be drawn. Give at least one."
         )
-    return found
+    return by_name
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -279,12 +280,9 @@ def _write_datacomp(plan: Ordered, file: Path, ids: pa.ChunkedArray) -> None:
 
 
 def _uid(text: str) -> tuple[int, int]:
-    try:
-        if len(text) != 32:
-            raise ValueError
-        return int(text[:16], 16), int(text[16:], 16)
-    except ValueError as error:
-        raise ValueError(f"The uid {text!r} is not of DataComp, whose uids are 32 hexadecimal digits.") from error
+    if not re.fullmatch("[0-9a-fA-F]{32}", text):  # int() takes signs, underscores and spaces too
+        raise ValueError(f"The uid {text!r} is not of DataComp, whose uids are 32 hexadecimal digits.")
+    return int(text[:16], 16), int(text[16:], 16)
 
 
 def _indices(rows: np.ndarray) -> pa.Array:

@@ -554,6 +554,17 @@ def test_weights_are_numbers_by_name(shares, message):
         Mixture("source", shares)
 
 
+def test_weights_of_numpy_are_numbers():
+    shares = {"caption": np.float32(0.5), "vqa": np.int64(2), "ocr": np.float64(0.25)}
+    rule, same = (
+        Mixture("source", shares, epochs=1),
+        Mixture("source", {"caption": 0.5, "vqa": 2, "ocr": 0.25}, epochs=1),
+    )
+    assert rule == same
+    assert repr(rule) == repr(same)
+    assert np.array_equal(plan_of(rule).rows(0, 92), plan_of(same).rows(0, 92))
+
+
 @pytest.mark.parametrize(
     ("sources", "rule", "message"),
     [

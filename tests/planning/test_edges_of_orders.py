@@ -224,7 +224,9 @@ class TestIds:
         found = np.load(plan.export(tmp_path / "subset.npy", data, id_column="uid", datacomp=True))
         assert found.tolist() == sorted(halves[row] for row in rows)
 
-    @pytest.mark.parametrize("uid", ["0" * 31, "0" * 33, "0" * 31 + "g", "g" + "0" * 31])
+    @pytest.mark.parametrize(
+        "uid", ["0" * 31, "0" * 33, "0" * 31 + "g", "g" + "0" * 31, "0x" + "1" * 30, "-" + "1" * 31, "1_" * 16]
+    )
     def test_uids_of_datacomp_are_32_hexadecimal_digits(self, plan, tmp_path, uid):
         uids = [f"{row:032x}" for row in range(ROWS)]
         uids[rows_of(plan)[0]] = uid
