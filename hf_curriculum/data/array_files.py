@@ -103,7 +103,6 @@ class ArrayWriter:
         with explained(self.path):  # a seek writes what was appended
             self._file.seek(self._start)
             array = np.frombuffer(self._file.read(self.rows * self._row_bytes), self.dtype)
-            self._file.seek(self._end())
         return array.reshape(self.rows, *self.columns)
 
     def flush(self) -> None:
@@ -173,7 +172,7 @@ class ArrayFile:
         A read, unlike a map, fetches many pages at once, and does not end the process where a file became shorter.
         """
         if self._file is None:
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115
+            self._file = open(self.path, "rb")  # noqa: SIM115
         at = self._offset + start * math.prod(target.shape[1:]) * target.itemsize
         if os.preadv(self._file.fileno(), [target], at) != target.nbytes:
             raise DamagedFileError(f"{self.path} has become shorter since it was opened. {self._remedy}")

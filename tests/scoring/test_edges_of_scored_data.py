@@ -90,6 +90,23 @@ def test_splits_of_the_older_set_go_with_it(tmp_path):
     assert (folder / "pictures" / "0.png").read_bytes() == b"x"
 
 
+@pytest.mark.parametrize("name", ["notes", "../pictures", "link", "gone"])
+def test_what_a_set_names_as_its_splits_and_is_none_stays(tmp_path, name):
+    folder = tmp_path / "set"
+    save_scored(DatasetDict(train=scored([1])), folder)
+    (folder / "notes").write_text("mine")
+    for place in (folder / "pictures", tmp_path / "pictures", tmp_path / "elsewhere"):
+        scored([5]).save_to_disk(str(place))
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["train", name]}))
+    save_scored(DatasetDict(train=scored([2])), folder)
+    assert (folder / "notes").read_text() == "mine"
+    assert {"link", "pictures", "train", "notes"} < {*os.listdir(folder)}
+    for place in (folder / "pictures", folder / "link", tmp_path / "pictures"):
+        assert Dataset.load_from_disk(str(place))["q"][:] == [5]
+    assert load_scored(folder, allow_outside=True)["train"]["q"][:] == [2]
+
+
 def test_arrow_files_of_a_folder_without_an_older_set_stay(tmp_path):
     (tmp_path / "data-mine.arrow").write_bytes(b"mine")
     save_scored(scored([1]), tmp_path)
@@ -338,6 +355,17 @@ def test_a_file_that_is_no_side_file_cut_short_is_not_replaced(tmp_path, content
     with pytest.raises(FileExistsError, match="is no side file of scores"):
         save_scores(scored([1], id=["x"]), file, key="id")
     assert list(file.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", [b"hf_curriculum_seal", b"hf_curriculum_xxh3:"])
+def test_a_side_file_whose_seal_is_damaged_is_still_ours(tmp_path, part):
+    file = save_scores(scored([1], id=["x"]), tmp_path / "s.parquet", key="id")
+    content = file.read_bytes()
+    assert part in content
+    file.write_bytes(content.replace(part, part[:-1] + b"?"))
+    assert [each.kind for each in verify(file) if each.error] == ["side file of scores"]
+    save_scores(scored([1], id=["x"]), file, key="id")
+    assert file.read_bytes() == content
 
 
 def test_of_splits_the_texts_are_compared_that_all_have(tmp_path):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import fsspec
 import numpy as np
@@ -519,3 +526,54 @@ def test_a_note_that_is_half_written_is_none(out):
     assert shard_status(out).failed == {}
     write_sealed(out / ".failed/00001.json", note)
     assert shard_status(out).failed == {"00001": "w"}
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["not begun", "fetched"])
+def test_shards_that_came_ahead_are_let_go_where_the_run_ends_early(busy):
+    here, free = [], threading.Event()
+
+    @contextmanager
+    def local(name):
+        here.append(name)
+        try:
+            yield name
+        finally:
+            here.remove(name)
+
+    shards = [SimpleNamespace(is_local=False, local=partial(local, name)) for name in range(4)]
+
+    def turn():
+        yield shards[0]
+        if busy:
+            ahead.submit(free.wait, 60)  # the second shard has to wait for it
+        yield from shards[1:]
+
+    with ThreadPoolExecutor(1) as ahead:
+        fetched = scoring._fetched(turn(), ahead)
+        assert next(fetched) == (shards[0], 0)
+        if not busy:
+            ahead.submit(int).result()
+        assert here == ([0] if busy else [0, 1])
+        fetched.close()
+        free.set()
+    assert here == []
+
+
+def test_the_bar_counts_the_shards_of_all_processes(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr(scoring, "_COUNT", -1)
+    done = ["0", "1"]
+    monkeypatch.setattr(scoring, "done_shards", lambda out: done)
+    with scoring.progress_bar(tmp_path, 9, True) as moved:
+        done.append("2")
+        moved()
+        done.extend("345")
+        moved()
+        done.append("6")
+    counts = re.findall(r"(\d+)/9", sys.stderr.getvalue())
+    assert (counts[0], counts[-1]) == ("2", "7")
+    assert [*map(int, counts)] == sorted(map(int, counts))
