@@ -145,8 +145,8 @@ class Claims:
         except FileNotFoundError:
             return True
         except (ValueError, KeyError, TypeError):  # it is being written, or its process was killed at that
-            return self._age(file) > _WRITING
-        return self._age(file) > self.lease
+            return abs(self._age(file)) > _WRITING
+        return abs(self._age(file)) > self.lease  # one from the future: the clock was set back
 
     def _age(self, file: Path) -> float:
         """Seconds since a file was touched, by the clock of its file system."""

@@ -269,9 +269,10 @@ def redact(text: str, token: str | bool | None = None) -> str:
 
 
 def brief(value: object, most: int = 80) -> str:
-    """What a message shows of a value: it is without secrets, and a long one is cut."""
+    """What a message shows of a value: without secrets and without what moves a terminal; a long one is cut."""
     text = redact(f"{value}"[:100_000])
-    return text if len(text) <= most else f"{text[:most]}…"
+    text = text if len(text) <= most else f"{text[:most]}…"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 @contextmanager

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LEASE = 30.0  # seconds after which a silent process loses a lock, on a disk that has none of its own
 _LOOK = 35.0  # seconds that such a lock is looked at: a dead owner on another machine looks alive for a lease
+KINDS: Mapping[str, str] = {
+    "shards.json": "scores of shards",
+    "buckets.json": "buckets",
+    "scores.json": "a scored data set",
+    "region_store.json": "a region store",
+    "vision_features.json": "vision features",
+}
+"""The file by which a folder of results is known: the first of them, since buckets have `scores.json` too."""
 SEAL = "seal"
 """The key of the digest that `write_sealed` puts into JSON."""
 _MANY = 1000
@@ -314,6 +322,8 @@ def write_together(
         facts: what else it says.
     """
     folder = resolved(folder)
+    if manifest:
+        refuse_foreign(folder / manifest)
     paths = [folder / name for name in (*contents, *([manifest] if manifest else []))]
     for parent in {path.parent for path in paths if path.parent != folder}:
         own_folder(parent)
@@ -488,6 +498,34 @@ def staged_folder(folder: str | Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def refuse_foreign(file: Path, *keys: str) -> None:
+    """Raises a `FileExistsError` where JSON of another program stands, which has none of these keys and no seal.
+
+    What is damaged, and no JSON any more, or empty, may be replaced, as a link may: its file stays.
+    """
+    if not file.is_file() or file.is_symlink():
+        return
+    try:
+        facts = parse_json(file.read_bytes())
+    except (OSError, ValueError):
+        return
+    if facts and not (isinstance(facts, dict) and facts.keys() & {SEAL, *keys}):
+        raise FileExistsError(
+            f"{file} is there, and this package did not write it, so it is not replaced. Move it, or name "
+            "another place."
+        )
+
+
+def refuse_other_kind(folder: Path, marker: str) -> None:
+    """Raises a `FileExistsError` where a folder holds another kind of results than that of a marker."""
+    there = next((name for name in KINDS if (folder / name).is_file()), marker)
+    if there != marker:
+        raise FileExistsError(
+            f"{folder} holds {KINDS[there]}, and {KINDS[marker]} in the same folder would hide them, or be hidden. "
+            "Name another folder."
+        )
+
+
 def own_folder(path: str | Path) -> Path:
     """A folder whose name this package chose, made where it is missing; an error for a link or a file of that name."""
     path = Path(path)
@@ -586,6 +624,8 @@ def complete_folder(path: str | Path) -> Iterator[Path]:
     An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
     """
     target = resolved(path)
+    if os.path.lexists(target) and not target.is_dir():
+        raise FileExistsError(f"{target} is a file, and a folder is written. Remove it, or name another place.")
     with sole_writer(target, target.with_name(f".{target.name}.lock")), explained(target):
         recover_folder(target)
         folder = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(4)}")

@@ -77,11 +77,15 @@ def with_retries(where: str, work: Callable[[], T], passed: tuple[type[Exception
         attempt += 1
         try:
             return work()
-        except (FileNotFoundError, ImportError, *passed):
+        except (ImportError, *passed):
             raise
-        except Exception as error:  # each implementation of fsspec has errors of its own
+        except Exception as raised:  # each implementation of fsspec has errors of its own
+            error = failure(raised)
+            if isinstance(error, FileNotFoundError):
+                raise
             said = redact(str(error))
-            if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
+            denied = isinstance(error, PermissionError) or getattr(error, "status", 0) in (401, 403)
+            if denied or type(error).__name__ in _NO_CREDENTIALS:
                 raise PermissionError(
                     f"{where} cannot be read: access is denied ({said}). Look at the credentials, which the file "
                     "system finds by itself or takes from `storage_options=`, and at what they allow."
@@ -100,6 +104,13 @@ def with_retries(where: str, work: Callable[[], T], passed: tuple[type[Exception
                     "the address and the network. A run resumes where it was."
                 ) from error
         time.sleep(BACKOFF * 2 ** (attempt - 1))
+
+
+def failure(error: Exception) -> BaseException:
+    """What failed: the file system of HTTP calls whatever fails "not found" where it asks for a size."""
+    cause, missing = error.__cause__, isinstance(error, FileNotFoundError)
+    of_network = isinstance(cause, TimeoutError) or type(cause).__module__.startswith("aiohttp")
+    return cause if cause and missing and of_network and getattr(cause, "status", 0) not in (404, 410) else error
 
 
 class RemoteFolder:
@@ -138,10 +149,13 @@ class RemoteFolder:
             return None
 
     def sizes(self) -> dict[str, int | None]:
-        """The bytes of every file below the folder by its path from there, None where a server does not tell."""
+        """The bytes of every file below the folder by its path from there, None where a server does not tell.
+
+        Empty where the folder may not be listed, although its files may be read.
+        """
         try:
             found = self._attempt("", lambda files, root: (root, files.find(root, detail=True)))
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             return {}
         root, files = found
         return {name.removeprefix(f"{root}/"): about.get("size") for name, about in files.items()}
@@ -151,8 +165,8 @@ class RemoteFolder:
         with scratch_folder() as folder:
             self.download(name, size, checksum, folder / "file")
 
-    def download(self, name: str, size: int, checksum: str | None, target: Path) -> None:
-        """Copies a file, and compares it with its size and its `file_digest`; else with a checksum of the store's.
+    def download(self, name: str, size: int | None, checksum: str | None, target: Path) -> None:
+        """Copies a file, and compares it with its size, if it is known, and its `file_digest` or the store's checksum.
 
         Raises:
             FileNotFoundError: it is missing.
@@ -164,7 +178,7 @@ class RemoteFolder:
         def copy(files: Any, root: str) -> None:
             files.get_file(f"{root}/{name}", str(target))
             came = target.stat().st_size
-            if came != size:
+            if size not in (None, came):
                 raise ValueError(
                     f"{self.place(name)} came with {came:,} bytes, and has to have {size:,}, {ATTEMPTS} times: "
                     f"it was truncated or replaced since it was listed. {_REMEDY}"

@@ -22,6 +22,8 @@ from hf_curriculum.files import (
     complete_folder,
     read_json,
     read_sealed,
+    refuse_foreign,
+    refuse_other_kind,
     write_atomically,
     write_sealed,
 )
@@ -50,6 +52,13 @@ NO_SCORES = (
 )
 """What is wrong with a data set whose scores are to be saved or shown, and has none."""
 _FORMAT = 1
+_RECORDS = {
+    FILE_NAME: ("splits",),
+    "state.json": ("_data_files",),
+    "dataset_dict.json": ("splits",),
+    "dataset_info.json": ("features",),
+}
+"""The records of a saved set, with a key that each has."""
 _REMEDY = "Delete it and write it again with `write_provenance`."
 _CARD = "README.md"
 _CARD_START, _CARD_END = "<!-- scores: start -->", "<!-- scores: end -->"
@@ -144,6 +153,9 @@ def save_scored(dataset: Dataset | DatasetDict, path: str | Path, **save_argumen
         True
     """
     section = provenance_markdown(dataset)  # fails before anything is written
+    refuse_other_kind(Path(path), FILE_NAME)
+    for name, keys in _RECORDS.items():
+        refuse_foreign(Path(path) / name, *keys)
     with complete_folder(path) as folder:
         validate_splits(dataset, path)
         dataset.save_to_disk(str(folder), **save_arguments)

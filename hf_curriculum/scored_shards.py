@@ -42,7 +42,8 @@ FITTED_VALUES = ".fitted"
 FAILED = ".failed"
 """The folder with a note for each shard that could not be read."""
 _SEAL = "seal"
-_OF_SHARDS = ("shards", "dropped")  # what a manifest says of them, the rest says how they are scored
+OF_SHARDS = ("shards", "dropped", "contents")
+"""What a manifest says of shards: versions, why some were left out, and digests; the rest is how they are scored."""
 _REMEDY = "Delete it and run `score_shards` again: this shard alone is scored anew."
 
 
@@ -58,14 +59,14 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 @lru_cache(maxsize=4)  # it names every shard, and is asked for with each of them
 def _manifest(file: Path, changed: int, size: int, number: int) -> dict[str, Any]:
     remedy = "Delete it, and run `score_shards` again: scores of shards that are as they were are kept."
-    manifest = read_sealed(file, remedy, ["format", "scores", "keep", "checked", *_OF_SHARDS])
+    manifest = read_sealed(file, remedy, ["format", "scores", "keep", "checked", *OF_SHARDS])
     validate_inside([os.path.join(file.parent, name) for name in manifest["shards"]], [file.parent], file)
     return manifest
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
     """Identifies the way in which scores were made, whatever the shards."""
-    made = {name: value for name, value in manifest.items() if name not in _OF_SHARDS}
+    made = {name: value for name, value in manifest.items() if name not in OF_SHARDS}
     return digest(json.dumps(made, sort_keys=True))
 
 
@@ -153,6 +154,11 @@ def _opened(folder: str | Path, shard: str) -> tuple[Path, pq.ParquetFile, dict[
     schema = score_features(manifest).arrow_schema.remove_metadata()
     if not opened.schema_arrow.remove_metadata().equals(schema) or any(about[name] != facts[name] for name in facts):
         raise DamagedFileError(f"{file} does not belong here: it says {about}, and {facts} is expected. {_REMEDY}")
+    if about["digest"] != manifest["contents"].get(shard, about["digest"]):
+        raise DamagedFileError(
+            f"{file} holds scores of another content than {shard} had when all was scored: it was copied here, or is "
+            f"an older one. {_REMEDY}"
+        )
     return file, opened, about
 
 

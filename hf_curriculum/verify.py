@@ -165,8 +165,8 @@ _FOLDERS: Mapping[str, tuple[str, str]] = {
     "curriculum.json": ("checkpoint", "training.checkpoints:verify_checkpoint"),
 }
 """The file by which a folder is known; what the folder is, and what compares it."""
-_ALONE = _FOLDERS.keys() - {"curriculum.json"}
-"""The folders in which one comparison covers everything; below a run there are checkpoints, and what a user writes."""
+_ALONE = _FOLDERS.keys() - {"curriculum.json", "scores.json"}
+"""The folders in which one comparison covers everything; below runs and scored sets there is what a user writes."""
 _ORDERS = (".npy", ".txt", ".parquet")
 """How the names of exported orders end."""
 _RECORDS: Mapping[str, set[str]] = {

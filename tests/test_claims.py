@@ -35,6 +35,8 @@ def claim(folder, name="a", age=0.0, **facts):
         (0, {}, False),
         (100, {}, False),  # of a lease of 120 s
         (140, {}, True),
+        (-100, {}, False),  # its clock was set back a little, or by more than the lease
+        (-140, {}, True),
         (0, {"host": platform.node()}, True),
         (0, {"host": platform.node(), "pids": "of another container"}, False),
         (140, {"host": platform.node(), "pids": "of another container"}, True),
@@ -71,7 +73,7 @@ def test_ages_are_told_by_the_clock_of_the_disk(folder, monkeypatch, ahead):
     assert (claims.take("old"), claims.take("new")) == (True, False)
 
 
-@pytest.mark.parametrize(("age", "free"), [(0, False), (30, True)])
+@pytest.mark.parametrize(("age", "free"), [(0, False), (30, True), (-30, True)])
 @pytest.mark.parametrize("content", ["", '{"name": "a", "ho', "[]", "{}"])
 def test_a_claim_whose_writer_was_killed_is_free_after_a_moment(folder, content, age, free):
     file = claim(folder)

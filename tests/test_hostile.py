@@ -32,7 +32,7 @@ from hf_curriculum.data import limits
 from hf_curriculum.data.images import to_rgb
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.outside_files import named_files, validate_folder
-from hf_curriculum.data.readers.shards import find_shards
+from hf_curriculum.data.readers.source_shards import find_shards
 from hf_curriculum.files import sole_writer
 from hf_curriculum.hub.errors import in_words
 from hf_curriculum.markdown import csv_cell, csv_text, split_front_matter

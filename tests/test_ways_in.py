@@ -26,7 +26,7 @@ from hf_curriculum.cli import app
 from hf_curriculum.data.processors import CaptionProcessor
 from hf_curriculum.data.readers.img2dataset import load_img2dataset, read_downloads
 from hf_curriculum.data.readers.redcaps import load_redcaps
-from hf_curriculum.data.readers.shards import find_shards
+from hf_curriculum.data.readers.source_shards import find_shards
 from hf_curriculum.data.readers.url_lists import load_url_list
 from hf_curriculum.data.readers.webdataset import load_webdataset
 from hf_curriculum.data.regions.extract import extract_regions

@@ -373,6 +373,17 @@ def test_staged_files_take_their_places_the_deepest_first(tmp_path, monkeypatch)
     assert sorted(os.listdir(tmp_path / "new" / "out")) == ["a", "b", "sub"]
 
 
+def test_a_folder_that_cannot_be_staged_is_named_with_the_reason(tmp_path, monkeypatch):
+    def full(path, *args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    (tmp_path / "out").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", full)
+        with pytest.raises(OSError, match="No space left on device"), files.staged_folder(tmp_path / "out"):
+            raise AssertionError
+
+
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "a").write_text("mine")
     with pytest.raises(FileExistsError, match=r"a is a file, and a folder of this name is written\. Remove it, or na"):

@@ -27,6 +27,7 @@ from hf_curriculum.data.readers.url_lists import (
     download_folder,
     download_images,
     is_url_list,
+    list_without_secrets,
     load_url_list,
     read_url_list,
     unasked,
@@ -231,7 +232,9 @@ def _read_url_list(request: Request) -> Read:
         rows = Dataset(read_url_list(path, request.reject))
         if images is None:
             rows = download_images(rows.add_column(IMAGE, rows[URL][:]), path)
-    if ending(path).lower() != ".tsv":
+    if ending(path).lower() == ".tsv":  # no header calls one of its columns `url`
+        rows = list_without_secrets(rows)
+    else:
         count_unkept(path, rows, request.left_out)
     return {UNSPLIT: rows}, [CAPTION]
 

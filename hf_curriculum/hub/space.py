@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE, IMAGES
 from hf_curriculum.curricula.phases import Phases
-from hf_curriculum.files import own_folder, refuse_link, resolved, write_atomically, write_together
+from hf_curriculum.files import own_folder, refuse_foreign, refuse_link, resolved, write_atomically, write_together
 from hf_curriculum.markdown import TAGS, front_matter, one_line, plain
 from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.planning.ranking import Ranking, rank_dataset
@@ -111,6 +111,7 @@ def _validate_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, and a Space is a folder. Name another.")
     names = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
+    refuse_foreign(folder / "data.json", "scores")
     begun = names == ["thumbnails"] or "data.json" in names  # in the order in which they are written
     others = [name for name in names if name not in _OURS] or (names if not begun else [])
     if others:

@@ -19,6 +19,7 @@ from hf_curriculum.files import (
     read_array,
     read_sealed,
     reading,
+    refuse_foreign,
     resolved,
     sole_writer,
     write_sealed,
@@ -119,6 +120,7 @@ def export_order(
     validate_order(plan, up_to_decision)
     ids = _ids(plan, Path(file), dataset, id_column, datacomp)
     target = resolved(file)
+    refuse_foreign(facts_file(target), "format")
     if target.exists() and not facts_file(target).is_file():
         raise FileExistsError(
             f"{target} is there and is no exported order, which would have {facts_file(target).name} beside it: it "

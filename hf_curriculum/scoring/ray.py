@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hf_curriculum.data.readers.shards import find_shards
+from hf_curriculum.data.readers.source_shards import find_shards
 from hf_curriculum.files import resolved
 from hf_curriculum.provenance import validate_choice
 from hf_curriculum.scorers.base import Scorer

@@ -25,22 +25,18 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.claims import Claim, Claims
 from hf_curriculum.columns import CAPTION, IMAGE, require_columns
+from hf_curriculum.config import brief
 from hf_curriculum.data.image_files import image_key
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.shards import (
-    FIRST,
-    DamagedShardError,
-    ShardReader,
-    SourceShard,
-    find_shards,
-    how_to_name,
-    json_text,
-)
+from hf_curriculum.data.readers.shards import FIRST, DamagedShardError, ShardReader, how_to_name, json_text
+from hf_curriculum.data.readers.source_shards import SourceShard, find_shards
 from hf_curriculum.files import (
     DamagedFileError,
     own_folder,
     read_sealed,
+    refuse_foreign,
     refuse_link,
+    refuse_other_kind,
     remove_dead,
     resolved,
     sole_writer,
@@ -55,10 +51,12 @@ from hf_curriculum.scored_shards import (
     KEY,
     MANIFEST,
     MARK,
+    OF_SHARDS,
     SCORES,
     about_shard,
     checksums,
     done_shards,
+    finished_shards,
     manifest_digest,
     mark,
     read_manifest,
@@ -70,6 +68,7 @@ from hf_curriculum.scored_shards import (
 from hf_curriculum.scorers.base import CaptionScorer, Scorer
 from hf_curriculum.scorers.visual.images import image_workers
 from hf_curriculum.scoring.add_scores import as_scorers
+from hf_curriculum.scoring.join import side_file_name
 from hf_curriculum.scoring.sharded import FITTED, read_fitted, write_fitted
 from hf_curriculum.sealed_parquet import sealed_parquet
 from hf_curriculum.shapes import validate_arguments
@@ -126,7 +125,10 @@ class ShardScores:
         lines += [f"  {claim.name}: {claim.owner}, last seen {claim.age:.0f} s ago" for claim in self.working]
         lines += [f"  {shard} failed: {why}" for shard, why in self.failed.items()]
         lines += [f"  {shard} is dropped: {why}" for shard, why in self.dropped.items()]
-        lines += [f"  {count:,} × {why}, {example} for example" for why, (count, example) in self.left_out.items()]
+        lines += [
+            f"  {count:,} × {why}, {brief(example, 300)} for example"
+            for why, (count, example) in self.left_out.items()
+        ]
         return "\n".join(lines)
 
 
@@ -235,6 +237,7 @@ class ShardRun:
 
     def begin(self) -> None:
         """What comes before the first shard: the columns are there, scorers are fitted, `out` is of this run."""
+        self.validate_out()
         known = read_manifest(self.out)["shards"] if (self.out / MANIFEST).is_file() else {}
         if lost := [shard for shard in self.shards if not (shard.stamp or shard.name in known or self.drop)]:
             raise lost[0].missing  # a name that was mistyped, maybe
@@ -247,6 +250,18 @@ class ShardRun:
         self.validate_manifest()
         self.former = {stem: note["attempt"] for stem, note in _read_notes(self.out).items()}
         self.compare_finished()
+
+    def validate_out(self) -> None:
+        """Checks that scores can be written to `out`, and replace nothing that is no scores."""
+        if self.out.exists() and not self.out.is_dir():
+            raise FileExistsError(f"{self.out} is a file, and scores of shards are a folder. Name another place.")
+        refuse_other_kind(self.out, MANIFEST)
+        refuse_foreign(self.out / MANIFEST)
+        if not (self.out / MANIFEST).is_file():  # nobody has compared what is there
+            for shard in self.shards:
+                file = score_file(self.out, shard.name)
+                refuse_link(file)
+                side_file_name(file)
 
     def end(self) -> ShardScores:
         """How far the scores are; a `ValueError` for shards that cannot be read."""
@@ -267,6 +282,10 @@ class ShardRun:
                 f"{first} When they are whole again, the same command scores them alone. Without them it is complete "
                 "with bad_shards='drop' (hf-curriculum score: --bad-shards drop)."
             )
+        known = read_manifest(self.out)["contents"]
+        fresh = [name for name in finished_shards(self.out) if name not in known] if status.complete else []
+        contents = {name: about_shard(self.out, name)["digest"] for name in fresh}
+        self._change_manifest(lambda facts: {"contents": dict(sorted({**facts["contents"], **contents}.items()))})
         if status.left_out or status.dropped:
             logger.warning("%s", status.describe())
         return status
@@ -377,9 +396,10 @@ class ShardRun:
         """Compares the manifest with this run; the first process writes it."""
         if not (self.out / MANIFEST).exists():
             names = dict.fromkeys((shard.name for shard in self.shards), "")  # none is compared yet
-            write_sealed(self.out / MANIFEST, {**self.way, "shards": names, "dropped": {}}, keep_existing=True)
+            facts = {**self.way, "shards": names, "dropped": {}, "contents": {}}
+            write_sealed(self.out / MANIFEST, facts, keep_existing=True)
         manifest, way = read_manifest(self.out), self.way
-        known, _ = manifest.pop("shards"), manifest.pop("dropped")
+        known, *_ = (manifest.pop(name) for name in OF_SHARDS)
         if manifest != way:
             differs = sorted(name for name in {*manifest, *way} if manifest.get(name) != way.get(name))
             raise ValueError(
@@ -409,6 +429,7 @@ class ShardRun:
         with ThreadPoolExecutor(16) as readers:
             unread = readers.map(lambda shard: self._unread(shard, known.get(shard.name)), finished)
             faults = {shard.name: why for shard, why in zip(finished, unread, strict=True) if why}
+        still = done_shards(self.out)
         listed = {shard.name: shard.stamp for shard in self.shards}
         for shard in self.shards:
             if shard.name in faults:
@@ -425,7 +446,8 @@ class ShardRun:
                     names.insert(0 if before is None else names.index(before) + 1, name)
                 before = name
             compared = {name: stamp for name, stamp in listed.items() if stamp and name not in faults}
-            return {"shards": {name: compared.get(name, former.get(name, "")) for name in names}}
+            contents = {name: content for name, content in facts["contents"].items() if stem_of(name) in still}
+            return {"shards": {name: compared.get(name, former.get(name, "")) for name in names}, "contents": contents}
 
         self._change_manifest(merged)
 

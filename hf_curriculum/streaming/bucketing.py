@@ -291,7 +291,7 @@ class Bucketing:
             if start != len(buckets):
                 raise ValueError(
                     f"{self.source.names[piece]} holds {start:,} rows, and {len(buckets):,} were scored: it "
-                    "was changed since. Score it again: delete its file of scores, and run the command that made it."
+                    "was changed since. Run the same `score_shards` again: it scores what has changed."
                 )
         self._write_facts(file.with_suffix(".json"), piece, {"shards": numbers})
         self._numbers[piece] = np.array(numbers, np.int32)

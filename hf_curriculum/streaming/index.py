@@ -149,6 +149,7 @@ class BucketIndex:
         remote = open_remote(path, storage_options)
         file = Path(path) / FILE_NAME if remote is None else f"{remote.address}/{FILE_NAME}"
         sizes = remote.sizes() if remote else None
+        absent = None if sizes is not None and FILE_NAME not in sizes else -1  # the folder cannot be listed
         content = file.read_bytes() if remote is None and file.is_file() else None
         content = remote.read(FILE_NAME, sizes.get(FILE_NAME)) if remote else content
         if content is None:
@@ -171,7 +172,7 @@ class BucketIndex:
         validate_inside([str(Path(path, shard.file).absolute()) for shard in shards], [path], file)
         for shard in shards:
             at = Path(path, shard.file)
-            size = (at.stat().st_size if at.is_file() else -1) if sizes is None else sizes.get(shard.file, -1)
+            size = (at.stat().st_size if at.is_file() else -1) if sizes is None else sizes.get(shard.file, absent)
             _validate_size(at if remote is None else f"{remote.address}/{shard.file}", shard, size)
         return index
 

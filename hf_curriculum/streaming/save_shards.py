@@ -19,7 +19,8 @@ from hf_curriculum.columns import IMAGE
 from hf_curriculum.config import digest
 from hf_curriculum.data.images import image_frame
 from hf_curriculum.data.left_out import LeftOut
-from hf_curriculum.data.readers.shards import ShardReader, SourceShard, find_shards
+from hf_curriculum.data.readers.shards import ShardReader
+from hf_curriculum.data.readers.source_shards import SourceShard, find_shards
 from hf_curriculum.files import explained, read_array, resolved, write_atomically
 from hf_curriculum.planning.buckets import Cut
 from hf_curriculum.planning.ranking import Easy, Unscored
@@ -331,8 +332,8 @@ class _Crawl:
             if reader.digest != about["digest"]:
                 raise ValueError(
                     f"{shard.shown} was changed after it was scored: its digest is {reader.digest}, and was "
-                    f"{about['digest']}. Its scores would belong to other pairs. Delete its file of scores in "
-                    f"{self.scores.folder}, and score again."
+                    f"{about['digest']}. Its scores would belong to other pairs. Run the same `score_shards` "
+                    f"into {self.scores.folder} again: it scores what has changed, and nothing else."
                 )
             start = 0
             for table in reader.tables(own):

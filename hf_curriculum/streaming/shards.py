@@ -26,6 +26,7 @@ from hf_curriculum.config import parse_json
 from hf_curriculum.data.readers.archives import archive_members
 from hf_curriculum.data.readers.outside_files import files_in, holds_files, validate_files
 from hf_curriculum.files import DamagedFileError, reading, validate_digest
+from hf_curriculum.scored_shards import KEY, SHARD
 from hf_curriculum.streaming.index import REMEDY, Shard
 
 TEXT, JSON = "txt", "json"
@@ -72,21 +73,24 @@ def write_tar(tables: Iterable[pa.Table], file: Path, prefix: str) -> None:
                 key = f"{prefix}-{number:06d}"
                 if IMAGE in row:
                     content = (row.pop(IMAGE) or {}).get("bytes")
-                    _validate_content(content, IMAGE, key)
+                    _validate_content(content, IMAGE, key, row)
                     ending = ending or (_JPEG if content.startswith(b"\xff\xd8") else _PNG)
                     _add(archive, f"{key}.{ending}", content)
                 if CAPTION in row:
-                    _validate_content(row[CAPTION], CAPTION, key)
+                    _validate_content(row[CAPTION], CAPTION, key, row)
                     _add(archive, f"{key}.{TEXT}", row.pop(CAPTION).encode())
                 _add(archive, f"{key}.{JSON}", json.dumps(_finite(row), ensure_ascii=False).encode())
                 number += 1
 
 
-def _validate_content(value: object, column: str, key: str) -> None:
+def _validate_content(value: object, column: str, key: str, row: dict[str, Any]) -> None:
     if value is None:
+        named = [f"{name} {row[name]!r:.80}" for name in (SHARD, KEY, "__key__") if row.get(name) is not None]
+        source = f" ({', '.join(named)})" if named else ""
         raise ValueError(
-            f"`{column}` of the example {key} is null. In a WebDataset shard every example has the same files. Remove "
-            "such rows first (`dataset.filter`), or write format='parquet'."
+            f"`{column}` of the example {key}{source} is null. In a WebDataset shard every example has the same "
+            "files. Write format='parquet', or leave such rows out: unscored='drop' does so with those that have no "
+            "score, and `dataset.filter` with any rows of a data set."
         )
 
 

@@ -554,6 +554,20 @@ def test_weights_are_numbers_by_name(shares, message):
         Mixture("source", shares)
 
 
+def test_large_rewards_overflow_nothing():
+    from hf_curriculum.curricula.mixture import _softmax
+
+    assert _softmax({"a": 2000.0, "b": 2000.0, "c": -2000.0}) == {"a": 0.5, "b": 0.5, "c": 0.0}
+
+
+def test_a_single_draw_of_a_source_is_expected_too():
+    data = Dataset.from_dict({"source": ["a"] * 9 + ["b"] * 4, "level": [*range(13)]})
+    plan = plan_of(Mixture("source", {"a": 3, "b": 1}, then={"b": Filter(0.5)}, examples=4), data, batch=4)
+    expected = plan.stages[0].expected_draws(np.arange(13))
+    assert expected[:9] == pytest.approx(1 / 3)
+    assert sorted(expected[9:]) == pytest.approx([0, 0, 0.5, 0.5])
+
+
 def test_weights_of_numpy_are_numbers():
     shares = {"caption": np.float32(0.5), "vqa": np.int64(2), "ocr": np.float64(0.25)}
     rule, same = (

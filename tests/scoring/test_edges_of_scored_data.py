@@ -136,9 +136,9 @@ def test_a_card_around_its_section(tmp_path, before, head, tail):
 
 
 def test_long_arguments_stand_whole_in_the_card_and_numbers_have_four_digits():
-    made = replace(MADE, arguments={"prompt": "word " * 200}, versions={})
+    made = replace(MADE, arguments={"prompt": "word " * 200 + "é 猫"}, versions={})
     text = provenance_markdown(scored([1.23456, 1.23456], made))
-    assert "word " * 199 in text
+    assert "word " * 200 + "é 猫" in text
     assert "| q | all | 2 | 0.00% | 1.235 | 1.235 | 1.235 | 1.235 | 1.235 |" in text
     assert re.search(r"\| low \| – \| – \| – \| – \| – \| scorer \|", text)  # easy, then what is not known
 

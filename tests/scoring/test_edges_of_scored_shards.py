@@ -9,7 +9,6 @@ import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from types import SimpleNamespace
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from crawl import crawl, pairs, write_parquet, write_tar
 from datasets import Dataset
@@ -26,13 +26,14 @@ from hf_curriculum import (
     CaptionLength,
     Scorer,
     WordRarity,
+    add_scores_from,
     load_scored,
     load_scores,
     remote,
     score_shards,
 )
 from hf_curriculum.claims import Claim
-from hf_curriculum.data.readers.shards import SourceShard
+from hf_curriculum.data.readers.source_shards import SourceShard
 from hf_curriculum.files import DamagedFileError, write_sealed
 from hf_curriculum.provenance import ScoreProvenance, attach_provenance, score_values
 from hf_curriculum.scored_shards import (
@@ -121,6 +122,14 @@ def test_scores_that_are_still_missing_are_counted(out):
         score_file(out, f"0000{number}.tar").unlink()
     with pytest.raises(ValueError, match=r"out is not complete: 2 of 3 shards have no scores, 00001\.tar for example"):
         verify_scored_shards(out)
+
+
+@pytest.mark.parametrize("name", ["../secret.tar", "/secret.tar", "s3://bucket/secret.tar"])
+def test_a_manifest_that_names_scores_elsewhere_is_refused(out, name):
+    manifest = read_manifest(out)
+    write_sealed(out / "shards.json", {**manifest, "shards": {**manifest["shards"], name: {}}})
+    with pytest.raises(ValueError, match=r"shards\.json names files outside of .*secret\.tar"):
+        load_scored(out)
 
 
 def test_damage_of_what_was_fitted_is_found(tmp_path):
@@ -532,15 +541,18 @@ def test_a_note_that_is_half_written_is_none(out):
 def test_shards_that_came_ahead_are_let_go_where_the_run_ends_early(busy):
     here, free = [], threading.Event()
 
-    @contextmanager
-    def local(name):
-        here.append(name)
-        try:
-            yield name
-        finally:
-            here.remove(name)
+    class Local:  # unlike a generator, it is not left where it is only forgotten
+        def __init__(self, name):
+            self.name = name
 
-    shards = [SimpleNamespace(is_local=False, local=partial(local, name)) for name in range(4)]
+        def __enter__(self):
+            here.append(self.name)
+            return self.name
+
+        def __exit__(self, *error):
+            here.remove(self.name)
+
+    shards = [SimpleNamespace(is_local=False, local=partial(Local, name)) for name in range(4)]
 
     def turn():
         yield shards[0]
@@ -577,3 +589,16 @@ def test_the_bar_counts_the_shards_of_all_processes(tmp_path, monkeypatch):
     counts = re.findall(r"(\d+)/9", sys.stderr.getvalue())
     assert (counts[0], counts[-1]) == ("2", "7")
     assert [*map(int, counts)] == sorted(map(int, counts))
+
+
+def test_scores_of_another_program_are_compared_with_its_page_checksums(tmp_path):
+    file = tmp_path / "scores.parquet"
+    table = pa.table({"id": ["a", "b", "c"], "q": np.float32([1.5, 2.5, 3.5])})
+    pq.write_table(table, file, compression="none", use_dictionary=False, write_page_checksum=True)
+    data = Dataset.from_dict({"id": ["c", "a", "b"]})
+    assert add_scores_from(data, file, on="id", easy="low")["q"][:] == [3.5, 1.5, 2.5]
+    content = file.read_bytes()
+    assert content.count(np.float32(2.5).tobytes()) == 1
+    file.write_bytes(content.replace(np.float32(2.5).tobytes(), np.float32(2.0).tobytes()))
+    with pytest.raises(ValueError, match=r"scores\.parquet .*should be a table with a row per key"):
+        add_scores_from(data, file, on="id", easy="low")

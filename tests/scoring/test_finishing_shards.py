@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from hf_curriculum import CaptionLength, NounCount, WordRarity, bucket_shards, load_scored, remote, score_shards
 from hf_curriculum.cli import app
-from hf_curriculum.data.readers.shards import SourceShard
+from hf_curriculum.data.readers.source_shards import SourceShard
 from hf_curriculum.files import DamagedFileError, read_sealed
 from hf_curriculum.scored_shards import (
     MARK,
@@ -118,8 +118,10 @@ def test_a_changed_manifest_is_refused_and_without_one_scores_are_kept(out, capl
 
 
 def test_what_identifies_scores():
-    way = {"scores": {"a": {}}, "keep": [], "shards": {"x": ""}, "dropped": {}}
-    assert manifest_digest({**way, "shards": {}, "dropped": {"x": "why"}}) == manifest_digest(way)
+    way = {"scores": {"a": {}}, "keep": [], "shards": {"x": ""}, "dropped": {}, "contents": {}}
+    assert manifest_digest({**way, "shards": {}, "dropped": {"x": "why"}, "contents": {"x": "0"}}) == manifest_digest(
+        way
+    )
     others = [{**way, "scores": {"b": {}}}, {**way, "keep": ["uid"]}]
     assert len({manifest_digest(each) for each in (way, *others)}) == 3
 
@@ -522,3 +524,28 @@ def load_scored_rest(out):
     """The scores of the shards that are whole."""
     again(out, bad_shards="drop")
     return load_scored(out)["caption_length"][:]
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["another run's", "older"])
+def test_scores_of_another_content_of_a_shard_are_named_and_made_again(tmp_path, older):
+    rows = crawl(tmp_path / "crawl", 2, 4)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    whole = contents(tmp_path / "out")
+    (tmp_path / "other").mkdir()
+    write_tar(tmp_path / "other/00001.tar", [{**row, "caption": "x"} for row in pairs(1, 4)])
+    write_tar(tmp_path / "other/00000.tar", pairs(0, 4))
+    score_shards(tmp_path / "other", CaptionLength(), tmp_path / "theirs")
+    file = tmp_path / "out/scores/00001.parquet"
+    file.write_bytes((tmp_path / "theirs/scores/00001.parquet").read_bytes())
+    for read in (load_scored, verify_scored_shards):
+        with pytest.raises(DamagedFileError, match=r"00001\.parquet holds scores of another content"):
+            read(tmp_path / "out")
+    if older:  # and now the shard is that content: its scores are taken as they are
+        (tmp_path / "crawl/00001.tar").write_bytes((tmp_path / "other/00001.tar").read_bytes())
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "out")
+    if not older:
+        assert contents(tmp_path / "out") == whole
+    lengths = [len(row["caption"].split()) for row in rows[:4]]
+    lengths += [1] * 4 if older else [len(row["caption"].split()) for row in rows[4:]]
+    assert load_scored(tmp_path / "out")["caption_length"][:] == lengths
+    verify_scored_shards(tmp_path / "out")

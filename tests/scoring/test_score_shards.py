@@ -37,7 +37,8 @@ from hf_curriculum import (
     scored_shards,
 )
 from hf_curriculum.data.readers.archives import archive_members
-from hf_curriculum.data.readers.shards import ShardReader, expand_braces, find_shards
+from hf_curriculum.data.readers.shards import ShardReader
+from hf_curriculum.data.readers.source_shards import expand_braces, find_shards
 from hf_curriculum.files import write_sealed
 from hf_curriculum.scored_shards import MARK, read_manifest, read_shard_scores, score_file
 from hf_curriculum.scoring import shards as scoring

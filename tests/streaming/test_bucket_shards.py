@@ -573,7 +573,7 @@ def test_shards_that_are_not_those_that_were_scored(tmp_path, scored, monkeypatc
         with pytest.raises(ValueError, match=match):
             bucket(**mistake)
     monkeypatch.setattr(ShardReader, "tables", lambda self, features: islice(tables(self, features, size=10), 2))
-    with pytest.raises(ValueError, match=r"00000\.tar holds 20 rows, and 30 were scored: it was changed since"):
+    with pytest.raises(ValueError, match=r"00000\.tar holds 20 rows, and 30 were scored: it was changed since\. Run"):
         bucket()
     monkeypatch.undo()
     file = score_file(tmp_path / "scores", "00001.tar")
@@ -586,9 +586,12 @@ def test_shards_that_are_not_those_that_were_scored(tmp_path, scored, monkeypatc
     rows = pairs(2, 30)
     rows[3]["caption"] = "now another text"
     write_tar(tmp_path / "crawl/00002.tar", rows)
-    with pytest.raises(ValueError, match=r"00002\.tar was changed after it was scored"):
+    with pytest.raises(ValueError, match=r"00002\.tar was changed after it was scored.* Run the same `score_shards`"):
         bucket()
     assert not (tmp_path / "out").exists()
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "scores", keep=["uid"])
+    bucket()
+    assert "now another text" in [row["caption"] for row in BucketedStream(tmp_path / "out", IID(), decode=False)]
 
 
 def test_a_column_of_several_types_is_one_of_texts(tmp_path):
@@ -652,6 +655,20 @@ def test_pairs_without_a_score(tmp_path):
     assert {row["key"] for row in rows[::5]} <= set(keys_of(tmp_path / "last", 1))
     with pytest.raises(ValueError, match=r"4 of 20 pairs have no `caption_length`"):
         bucket_shards(*args, tmp_path / "error", 2, unscored="error")
+
+
+def test_pairs_without_a_caption_are_left_out_of_archives_as_the_error_says(tmp_path):
+    rows = pairs(0, 20)
+    del rows[7]["caption"]
+    write_tar(tmp_path / "crawl/0.tar", rows)
+    score_shards(tmp_path / "crawl", CaptionLength(), tmp_path / "scores")
+    args = (tmp_path / "crawl", tmp_path / "scores", tmp_path / "out", 2)
+    said = r"`caption` of the example 1-00000-\d+ \(key '000000007'\) is null.*unscored='drop'"
+    with pytest.raises(ValueError, match=said):
+        bucket_shards(*args, format="webdataset")
+    assert bucket_shards(*args, format="webdataset", unscored="drop").num_rows == 19
+    keys = {row["key"] for row in BucketedStream(tmp_path / "out", IID(), decode=False)}
+    assert keys == {row["key"] for row in rows} - {"000000007"}
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 5000])

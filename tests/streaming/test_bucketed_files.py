@@ -257,8 +257,11 @@ def test_webdataset_refuses_what_it_cannot_hold(tmp_path):
     nested = Features({**data.features, "more": {"when": List(Value("timestamp[s]"))}})
     with pytest.raises(ValueError, match=r"`more` is .*cannot hold"):
         save(data.add_column("more", [{"when": []}] * len(data), feature=nested["more"]))
-    with pytest.raises(ValueError, match=r"`caption` of the example 0-00000-\d+ is null"):
+    with pytest.raises(ValueError, match=r"`caption` of the example 0-00000-\d+ is null.*`dataset\.filter`"):
         save(data.map(lambda row: {"caption": None if row["id"] == 7 else row["caption"]}))
+    named = data.add_column("shard", ["0.tar"] * len(data)).add_column("__key__", [f"k{row}" for row in data["id"]])
+    with pytest.raises(ValueError, match=r"0-00000-\d+ \(shard '0.tar', __key__ 'k7'\) is null"):
+        save(named.map(lambda row: {"caption": None if row["id"] == 7 else row["caption"]}))
     images = with_images(tmp_path / "p").cast_column("image", Image(decode=False))
     with pytest.raises(ValueError, match=r"`image` of the example 0-00000-\d+ is null"):
         save(images.map(lambda row: {"image": None if row["id"] == 7 else row["image"]}))

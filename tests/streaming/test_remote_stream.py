@@ -31,7 +31,7 @@ from PIL import Image as PILImage
 from torch.utils.data import DataLoader
 
 from hf_curriculum import BucketedStream, Phases, remote, save_bucketed
-from hf_curriculum.data.readers.shards import find_shards
+from hf_curriculum.data.readers.source_shards import find_shards
 from hf_curriculum.streaming import cache
 from hf_curriculum.streaming.cache import ShardCache
 from hf_curriculum.streaming.index import verify_bucketed

@@ -20,7 +20,7 @@ from hf_curriculum.data.identity import normalise_name
 from hf_curriculum.data.image_files import derive_image_ids, list_lengths, with_stored
 from hf_curriculum.data.readers.folder import find_image_folder, locate_images
 from hf_curriculum.data.readers.tables import caption_fields, find_alias, validate_names
-from hf_curriculum.data.readers.url_lists import download_images, is_address, join_downloads
+from hf_curriculum.data.readers.url_lists import download_images, is_address, join_downloads, without_secrets
 from hf_curriculum.data.request import Request
 from hf_curriculum.provenance import append_columns
 
@@ -91,7 +91,7 @@ def adopt(dataset: Dataset, request: Request) -> Dataset:
     if names_images and IMAGE_ID not in dataset.column_names:
         names = [name or "" for name in dataset[IMAGE][:]]
         ids = [name if is_address(name) else normalise_name(name) for name in names]
-        dataset = dataset.add_column(IMAGE_ID, ids)
+        dataset = dataset.add_column(IMAGE_ID, without_secrets(ids))
     if request.images is False:
         return dataset
     if names_images:

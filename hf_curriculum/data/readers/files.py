@@ -48,7 +48,7 @@ from hf_curriculum.data.readers.tables import (
     table_fields,
     validate_names,
 )
-from hf_curriculum.data.readers.url_lists import download_images, is_address
+from hf_curriculum.data.readers.url_lists import download_images, is_address, without_secrets
 from hf_curriculum.data.request import UNSPLIT, Request, choose_split, validate_unused
 from hf_curriculum.data.text import ending, read_text
 
@@ -230,6 +230,11 @@ def _with_images(table: dict[str, Any], source: Path, request: Request) -> Datas
     """The data set of a caption file's columns, with the images as paths."""
     table = {name: table[name] for name in (CAPTION, IMAGE_ID) if name in table} | table  # ours first
     names, folder = table.get(FILE_NAME, []), request.images
+    shown = without_secrets(names)
+    if shown != names:
+        for column in (FILE_NAME, IMAGE_ID):
+            cells = zip(table[column], names, shown, strict=True)
+            table[column] = [text if cell == name else cell for cell, name, text in cells]
     caption_file = source / "_" if source.is_dir() else source
     if request.download or (folder is None and names and is_address(names[0])):
         return download_images(Dataset.from_dict({IMAGE: names, **table}), caption_file, request.download)

@@ -17,7 +17,7 @@ from hf_curriculum.config import parse_json
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_caption_file
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.readers.shards import STATS, Kind, SourceShard
+from hf_curriculum.data.readers.source_shards import STATS, Kind, SourceShard
 from hf_curriculum.data.readers.webdataset import URL, load_shards, refuse
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import re
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from itertools import islice
@@ -27,7 +27,7 @@ from datasets.table import concat_tables
 from tqdm.auto import tqdm
 
 from hf_curriculum.columns import CAPTION, IMAGE, IMAGE_ID
-from hf_curriculum.config import IMAGE_SUFFIXES, brief, digest, parse_json
+from hf_curriculum.config import IMAGE_SUFFIXES, brief, digest, parse_json, redact
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.img2dataset import (
@@ -43,11 +43,13 @@ from hf_curriculum.data.readers.shards import AGAIN
 from hf_curriculum.data.readers.webdataset import URL, refuse
 from hf_curriculum.data.text import cached_arrow, ending, open_text
 from hf_curriculum.files import file_digest, new_files, reading
-from hf_curriculum.provenance import replace_table
+from hf_curriculum.provenance import append_columns, replace_table
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"https?://\S+$")
+_MAY_OPEN = r"(?i)[=@]|hf_|api_org_"
+"""What an address with a secret holds: `redact` takes 15 µs for each, which is long for millions."""
 _LISTED = pa.schema({CAPTION: pa.string(), IMAGE_ID: pa.string(), URL: pa.string()})
 _ROWS = 8192
 _BLOCK, _LONGEST_LINE = 1 << 16, 1 << 24
@@ -66,6 +68,33 @@ THREADS = 32
 def is_address(name: Any) -> bool:
     """Whether a value is the address of an image on the web."""
     return isinstance(name, str) and name.startswith(("http://", "https://"))
+
+
+def without_secrets(names: Iterable[str | None]) -> list[str | None]:
+    """Names of images, of which addresses lose their signatures and passwords; different ones stay different.
+
+    Where nothing but secrets tells addresses apart, each has a digest behind it.
+    """
+    names = list(names)
+    shown = {
+        name: redact(name) if is_address(name) and re.search(_MAY_OPEN, name) else name
+        for name in dict.fromkeys(names)
+    }
+    counts = Counter(shown.values())
+    return [shown[name] if counts[shown[name]] == 1 else f"{shown[name]}#{digest(name, size=8)}" for name in names]
+
+
+def list_without_secrets(rows: Dataset) -> Dataset:
+    """The rows of a list of addresses without the secrets of these in `image_id` and `url`."""
+    addresses = rows.select_columns([URL]).with_format("arrow")[:][URL]
+    may_open = pc.match_substring_regex(addresses, _MAY_OPEN).combine_chunks()
+    names = addresses.filter(may_open).to_pylist()
+    shown = without_secrets(names)
+    if shown == names:
+        return rows
+    texts = pc.replace_with_mask(addresses, may_open, pa.array(shown, addresses.type))
+    columns = {IMAGE_ID: texts, URL: texts}
+    return append_columns(rows, columns, {}, features=dict.fromkeys(columns, Value("string")), overwrite=True)
 
 
 def download_folder() -> Path:
@@ -118,6 +147,8 @@ def _fetch(address: str | None) -> Path | str:
     if file.is_file() and note.is_file() and note.read_bytes() == file_digest(file).encode():
         return file
     try:
+        if "@" in urlsplit(address).netloc:
+            return "an address with a password, which is not sent"
         request = urllib.request.Request(address, headers={"User-Agent": "hf-curriculum"})
         with _opener().open(request, timeout=TIMEOUT) as answer:
             content, end = bytearray(), time.monotonic() + 6 * TIMEOUT
@@ -129,7 +160,8 @@ def _fetch(address: str | None) -> Path | str:
                     return f"not complete after {6 * TIMEOUT:g} seconds"
     except (OSError, ValueError, HTTPException) as error:
         plain = isinstance(error, URLError) and not isinstance(error, HTTPError)
-        return " ".join(str(error.reason if plain else error).split())[:80] or type(error).__name__
+        said = redact(str(error.reason if plain else error))
+        return " ".join(said.split())[:80] or type(error).__name__
     if not content:
         return "an empty answer"
     with new_files(file, note) as (image, about):

@@ -20,18 +20,8 @@ from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.archives import COMPRESSED
 from hf_curriculum.data.readers.folder import SPLIT_FOLDERS, find_caption_file, find_split_folders
 from hf_curriculum.data.readers.outside_files import validate_inside
-from hf_curriculum.data.readers.shards import (
-    FAULT,
-    FIRST,
-    KEY,
-    ShardReader,
-    SourceShard,
-    as_texts,
-    find_shards,
-    how_to_name,
-    is_missing,
-    widest,
-)
+from hf_curriculum.data.readers.shards import FAULT, FIRST, KEY, ShardReader, as_texts, how_to_name, is_missing, widest
+from hf_curriculum.data.readers.source_shards import SourceShard, find_shards
 
 _REJECTED = "rows that cannot be read"
 _REPORT = "__left_out__"

@@ -31,7 +31,8 @@ from judging import (
 from read_tables import with_pictures, write_csv
 
 from hf_curriculum import load_captioned
-from hf_curriculum.data.readers.shards import ShardReader, find_shards
+from hf_curriculum.data.readers.shards import ShardReader
+from hf_curriculum.data.readers.source_shards import find_shards
 
 HIDDEN = [(".DS_Store", b"x"), ("._1.png", b"x"), ("a/.hidden.txt", b"no"), ("README", b"x"), ("readme.md", b"x")]
 

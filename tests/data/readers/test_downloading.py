@@ -134,6 +134,68 @@ def test_unasked_nothing_is_fetched(tmp_path, site, make):
     assert not asked
 
 
+SIGNED = "X-Amz-Signature=secretsig"
+
+
+def signed(site):
+    """Addresses with signatures, one with a query that opens nothing, and two that differ in their secrets alone."""
+    ends = (f"5.png?{SIGNED}0", f"5.png?id=5&{SIGNED}1", "6.png?id=5", "7.png?key=secretsig2", "7.png?key=secretsig3")
+    return [(f"{site}/{end}", f"caption {number}") for number, end in enumerate(ends)]
+
+
+def public(site):
+    """What is shown of the signed addresses."""
+    ends = ["5.png?X-Amz-Signature=<token>", "5.png?id=5&X-Amz-Signature=<token>", "6.png?id=5"]
+    alike = [digest(f"{site}/7.png?key=secretsig{number}", size=8) for number in (2, 3)]
+    return [f"{site}/{end}" for end in [*ends, *(f"7.png?key=<token>#{end}" for end in alike)]]
+
+
+@sources
+@pytest.mark.parametrize("options", [{"download": True}, {"images": False}])
+def test_ids_and_names_hold_no_secrets(tmp_path, site, make, options, caplog):
+    loaded = load_captioned(make(tmp_path, signed(site)), **options)
+    assert loaded["image_id"][:] == public(site)
+    assert len(set(loaded["image_id"])) == 5
+    if "file_name" in loaded.column_names:
+        assert loaded["file_name"][:] == public(site)
+    if make is as_url_list:
+        assert loaded["url"][:] == public(site)
+    texts = loaded.select_columns([name for name in loaded.column_names if name != "image"])
+    assert "secretsig" not in repr(texts[:]) + caplog.text
+    if options == {"download": True}:
+        assert [image.size[0] for image in loaded["image"]] == [5, 5, 6, 7, 7]
+        assert set(asked) == {url.removeprefix(site) for url, _ in signed(site)}  # with their signatures
+        name = digest(signed(site)[0][0], size=16)
+        assert (url_lists.download_folder() / name[:2] / name).read_bytes() == picture(5)
+
+
+def test_columns_of_the_file_stay_as_they_are(tmp_path, site):
+    (url, caption), shown = signed(site)[0], public(site)[0]
+    table = {"image_url": url, "url": url, "image_id": "mine", "caption": caption}
+    (tmp_path / "x.jsonl").write_text(json.dumps(table))
+    for source in (tmp_path / "x.jsonl", Dataset.from_list([table])):
+        row = load_captioned(source, download=True).remove_columns("image")[0]
+        assert (row["image_id"], row["url"]) == ("mine", url)
+        assert row.get("file_name", shown) == shown
+
+
+def test_addresses_with_a_password_are_not_asked(tmp_path, site, caplog):
+    address = f"{site}/6.png".replace("http://", "http://me:secretword@")
+    loaded = load_captioned(as_csv(tmp_path, [*rows(site, "5"), (address, "closed")]), download=True)
+    assert loaded["caption"][:] == ["caption 0"]
+    assert "1 is missing: 1 × an address with a password, which is not sent" in caplog.text
+    assert asked == {"/5.png": 1}
+    with pytest.raises(ValueError, match=r"0 of 1 images .*with a password, which is not sent") as raised:
+        load_captioned(as_data_set(tmp_path, [(address, "closed")]), download=True)
+    assert "secretword" not in caplog.text + str(raised.value)
+
+
+def test_reasons_hold_no_secrets(site):
+    reason = url_lists._fetch(f"{site}/a b.png?{SIGNED}0")
+    assert "control characters" in reason
+    assert "X-Amz-Signature=<token>" in reason
+
+
 def test_every_failure_is_counted_by_its_reason(tmp_path, site, caplog, monkeypatch):
     monkeypatch.setattr(url_lists, "TIMEOUT", 2.0)
     monkeypatch.setattr(url_lists, "MAX_BYTES", 4_000)

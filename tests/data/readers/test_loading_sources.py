@@ -365,7 +365,7 @@ def test_where_the_files_of_a_builder_may_be(tmp_path):
 
 
 def test_what_is_handed_on_to_each_kind_of_download(tmp_path, monkeypatch):
-    given, rows = [], Dataset.from_dict({"caption": ["a"]})
+    given, rows = [], Dataset.from_dict({"caption": ["a"], "url": ["http://b/c"]})
     for name in ("load_img2dataset", "load_redcaps", "load_url_list"):
         record = lambda *args, name=name, **options: given.append((name, args, options)) or rows  # noqa: E731
         monkeypatch.setattr(load, name, record)

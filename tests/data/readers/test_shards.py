@@ -16,20 +16,20 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Features, Value
 
+from hf_curriculum import CaptionLength, score_shards
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.shards import (
     DamagedShardError,
     ShardReader,
     _holds,
     as_texts,
-    expand_braces,
-    find_shards,
     how_to_name,
     is_missing,
     json_text,
     storable,
     widest,
 )
+from hf_curriculum.data.readers.source_shards import expand_braces, find_shards
 
 TALK = [{"role": "user", "content": "hello"}]
 
@@ -445,3 +445,16 @@ class TestValues:
             f"columns={{'caption': '{choice}'}} (hf-curriculum score: --column caption={choice})."
         )
         assert how_to_name("caption", {"key": Value("string")}, LeftOut()) == "There is no other field or file."
+
+
+def test_names_in_archives_reach_no_terminal_as_they_are(tmp_path, caplog):
+    for number, name in enumerate(("k\x1b[31m\u202e.txt", "k\nINFO all is well.txt")):
+        member = tarfile.TarInfo(name)
+        member.size = 1
+        with tarfile.open(tmp_path / f"{number}.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+            archive.addfile(member, BytesIO(b"\xff"))
+        status = score_shards(tmp_path / f"{number}.tar", CaptionLength(), tmp_path / f"out{number}")
+        for text in (status.describe(), *caplog.messages):
+            assert not set(text) & set("\x1b\u202e")  # they are shown, as Python would
+            assert "INFO" not in [line[:4] for line in text.split("\n")]
+        assert status.describe().endswith("for example")
