@@ -16,7 +16,7 @@ import hf_curriculum
 from hf_curriculum import BucketedStream, Phases, SelfPaced, load_scored, make_plan, save_bucketed, save_scored
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.pack import pack_regions
-from hf_curriculum.data.regions.store import FACTS, RegionStore, read_facts
+from hf_curriculum.data.regions.store import FACTS, FORMAT, RegionStore, read_facts
 from hf_curriculum.files import write_sealed
 from hf_curriculum.parts import PartFolder
 from hf_curriculum.planning.deciding import Observed
@@ -35,7 +35,7 @@ def readers(folder):
     save_scored(data, folder / "set")
     save_bucketed(data, folder / "buckets", 2, score_column="score")
     PartFolder(folder / "parts", {"scorer": "x"}, rows=2, step=1)
-    write_sealed(folder / FACTS, {"format": 1})
+    write_sealed(folder / FACTS, {"format": FORMAT})
     run = StudyRun("a", 0, {}, "key", folder)
     run.write()
     return {

@@ -36,11 +36,9 @@ from hf_curriculum.data.text import write_arrow
 from hf_curriculum.files import (
     DamagedFileError,
     is_intact,
-    read_array,
     read_sealed,
     resolved,
     special_file,
-    validate_intact,
     write_atomically,
     write_sealed,
 )
@@ -51,8 +49,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 LOG_NAME = "unreadable_images.txt"
 _DIGEST = 16  # bytes
-DIGESTS = "image_digests.npy"
-"""The file that tells which images the features of a folder are of."""
 _ROWS = 10_000  # keys at a time
 _VERDICTS, _VERDICTS_OF = "unreadable.json", "reason_of_image"
 _FEW = 256  # fewer images are decoded sooner than processes start
@@ -283,30 +279,6 @@ def _digests_of_rows(dataset: Dataset, column: str) -> np.ndarray:
         digits = "".join(image_id or "0" * 2 * _DIGEST for (image_id,) in ids)
         save_cached(file, np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, _DIGEST))
     return np.load(file, mmap_mode="r")
-
-
-def keep_digests(folder: Path, digests: np.ndarray, done: int, ids: Sequence[str] | None = None) -> None:
-    """Writes which images (images, 16) the features in a folder are of; a `ValueError` where one was another."""
-    file = folder / DIGESTS
-    before = read_image_digests(folder) if file.exists() else digests[:0]
-    known = min(done, len(before))
-    changed = [*np.flatnonzero((before[:known] != digests[:known]).any(axis=1)), *range(known, done)]
-    if changed:
-        first = f"image {changed[0]}" if ids is None else repr(ids[changed[0]])
-        raise ValueError(
-            f"{folder} holds features of other images: {first} has changed since they were found ({len(changed):,} of "
-            f"{done:,} have). The old image's features would be read for the new one. Name another folder, or delete "
-            "this one."
-        )
-    if len(before) != len(digests) or not np.array_equal(before, digests):
-        save_cached(file, digests)
-
-
-def read_image_digests(folder: Path) -> np.ndarray:
-    """Which images the features in a folder are of, uint8 (images, 16), as `keep_digests` wrote it."""
-    file, remedy = folder / DIGESTS, "Delete its folder, and find the features again."
-    validate_intact(file, remedy)
-    return read_array(file, remedy)
 
 
 def drop_unreadable_images(

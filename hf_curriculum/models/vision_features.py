@@ -20,9 +20,9 @@ from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import digest
 from hf_curriculum.data.array_files import ArrayFile, ArrayWriter, other_content, row_digest
 from hf_curriculum.data.identity import validate_image_ids
-from hf_curriculum.data.image_files import image_digests, keep_digests, read_image_digests
+from hf_curriculum.data.image_files import image_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
-from hf_curriculum.data.regions.store import id_key
+from hf_curriculum.data.regions.store import id_key, open_array, validate_images
 from hf_curriculum.files import read_sealed, resolved, sole_writer, write_sealed
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 _FEATURES, _DIGESTS, _KEYS, _FACTS = "features.npy", "digests.npy", "keys.npy", "vision_features.json"
+_IMAGE_DIGESTS, _FORMAT = "image_digests.npy", 2
 _REMEDY = "Delete the folder, and write it again."
 _SAVE_EVERY = 64  # batches between two updates of `facts.json`
 
@@ -49,7 +50,7 @@ class VisionFeatures:
 
     Raises:
         FileNotFoundError: there is no such folder, or it was never finished.
-        ValueError: a file holds something else than was written.
+        ValueError: a file is missing, or holds something else than was written.
         KeyError: an `image_id` that was not encoded.
 
     Example:
@@ -69,9 +70,10 @@ class VisionFeatures:
                 f"{self.path} {state}. Features are read from a folder that `cache_vision_features` has finished: "
                 "call it with the same arguments, and it continues."
             )
-        files = {name: ArrayFile(self.path / name, about, _REMEDY) for name, about in self.facts["arrays"].items()}
+        files = {name: open_array(self.path / name, about, _REMEDY) for name, about in self.facts["arrays"].items()}
         self._keys, self._positions = np.array(files[_KEYS].validate())  # (images,) each, sorted by key
         self._digests: np.ndarray = np.array(files[_DIGESTS].validate())  # (images,)
+        self.image_digests: np.ndarray = files[_IMAGE_DIGESTS].validate()  # (images, 16): what the features are of
         self._features: ArrayFile = files[_FEATURES]  # (images, image tokens, vision width)
 
     def verify(self) -> None:
@@ -81,7 +83,6 @@ class VisionFeatures:
             ValueError: a file holds something else.
         """
         VisionFeatures(self.path)._features.validate()
-        read_image_digests(self.path)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -165,17 +166,18 @@ def cache_vision_features(
     keys, sources = _distinct(splits, image_column)
     folder = resolved(path)
     wanted = {
+        "format": _FORMAT,
         "images": keys.shape[1],
         "set of images": digest(keys.tobytes(), size=16),
         "tower": _digest(tower),
         "image_processor": json.loads(json.dumps(image_processor.to_dict(), default=str)),
     }
+    digests = image_digests(splits, image_column, sources)
     facts = _read_facts(folder)
     if facts is None or facts["done"] < facts["images"] or (folder / ".lock").exists():
         with sole_writer(folder, folder / ".lock"):
             facts = _read_facts(folder) or {**wanted, "done": 0, "arrays": {}}
             _validate_made_of(facts, wanted, folder)
-            keep_digests(folder, image_digests(splits, image_column, sources), facts["done"])
             data = [split.with_format(None).select_columns(image_column) for split in splits]
             pixels = _Pixels(data, sources[facts["done"] :], image_processor, image_column)
             loader = DataLoader(
@@ -185,19 +187,20 @@ def cache_vision_features(
                 collate_fn=pixels.collate,
                 generator=torch.Generator(),  # the caller's is left as it is
             )
-            with evaluation_mode(tower), torch.no_grad(), closing(_Arrays(folder, facts, keys)) as arrays:
+            with evaluation_mode(tower), torch.no_grad(), closing(_Arrays(folder, facts, keys, digests)) as arrays:
+                arrays.validate()
                 _encode(tower, loader, sources, arrays, progress)
     else:
         _validate_made_of(facts, wanted, folder)
-        keep_digests(folder, image_digests(splits, image_column, sources), facts["images"])
+        validate_images(folder, VisionFeatures(folder).image_digests, digests)
     return VisionFeatures(folder)
 
 
 class _Arrays:
     """The arrays of a folder while it is written, and the facts from which another run goes on."""
 
-    def __init__(self, folder: Path, facts: dict[str, Any], keys: np.ndarray) -> None:
-        self.folder, self.facts, self._keys = folder, facts, keys
+    def __init__(self, folder: Path, facts: dict[str, Any], keys: np.ndarray, image_digests: np.ndarray) -> None:
+        self.folder, self.facts, self._keys, self._image_digests = folder, facts, keys, image_digests
         self._writers: dict[str, ArrayWriter] = {}
         for name, about in facts["arrays"].items():
             self._open(name, about["dtype"], about["shape"][1:], about)
@@ -206,12 +209,20 @@ class _Arrays:
         self._writers[name] = ArrayWriter(self.folder / name, dtype, columns, about, _REMEDY)
         return self._writers[name]
 
+    def validate(self) -> None:
+        """Raises a `ValueError` where an image whose features are there was another."""
+        if self._writers:
+            validate_images(self.folder, self._writers[_IMAGE_DIGESTS].read(), self._image_digests)
+
     def append(self, features: np.ndarray) -> None:
         """Adds features, (images, image tokens, vision width)."""
         if not self._writers:
             self._open(_KEYS, "<u8", self._keys.shape[1:]).append(self._keys)
             self._open(_DIGESTS, "<u8")
+            self._open(_IMAGE_DIGESTS, "|u1", self._image_digests.shape[1:])
             self._open(_FEATURES, "<f2", features.shape[1:])
+        done = self._writers[_FEATURES].rows
+        self._writers[_IMAGE_DIGESTS].append(self._image_digests[done : done + len(features)])
         self._writers[_FEATURES].append(features)
         self._writers[_DIGESTS].append(np.array([row_digest(image) for image in features], np.uint64))
 
@@ -333,7 +344,7 @@ def _digest(tower: PreTrainedModel) -> str:
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
     file = folder / _FACTS
-    return read_sealed(file, _REMEDY) if file.is_file() else None
+    return read_sealed(file, _REMEDY, ("format",)) if file.is_file() else None
 
 
 def _validate_made_of(facts: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:

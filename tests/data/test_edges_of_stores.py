@@ -14,16 +14,17 @@ from PIL import Image
 from transformers import ViTConfig, ViTModel
 
 from hf_curriculum import files, make_image_processor
-from hf_curriculum.data.image_files import DIGESTS
 from hf_curriculum.data.images import UnreadableImageError
 from hf_curriculum.data.regions import pack as module
 from hf_curriculum.data.regions import store as stores
 from hf_curriculum.data.regions.base import Regions, RegionSource
+from hf_curriculum.data.regions.extract import extract_regions
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions
 from hf_curriculum.data.regions.store import RegionStore, fingerprint_of, id_key
 from hf_curriculum.files import DamagedFileError, read_sealed, write_sealed
 from hf_curriculum.models import vision_features
 from hf_curriculum.models.vision_features import VisionFeatures, cache_vision_features
+from hf_curriculum.verify import verify
 
 BOXES = np.float32([[0, 0, 10, 20], [5, 5, 30, 40]])
 WANTED = {"dtype": "float32", "standardise": False, "made_by": None, "sources": [{"prefix": "", "path": "a"}]}
@@ -175,7 +176,7 @@ def test_a_store_whose_files_lie_elsewhere_is_read_where_that_is_allowed(tmp_pat
         store.verify()
 
 
-def test_verifying_reads_the_detector_and_the_digests_of_images_too(tmp_path):
+def test_verifying_reads_the_detector_too(tmp_path):
     with StoreWriter(tmp_path / "store", {**WANTED, "made_by": "a detector"}) as writer:
         writer.add("9", of("9"))
         (tmp_path / "store" / "detector").mkdir()
@@ -190,10 +191,6 @@ def test_verifying_reads_the_detector_and_the_digests_of_images_too(tmp_path):
     own = pack_regions(store, tmp_path / "own", made_by="other words", progress=False)
     assert (own.facts["made_by"], own.facts["detector"]) == ("other words", {})
     assert not (tmp_path / "own" / "detector").exists()
-    (tmp_path / "store" / DIGESTS).write_bytes(b"no digests")
-    with pytest.raises(DamagedFileError, match=DIGESTS):
-        store.verify()
-    (tmp_path / "store" / DIGESTS).unlink()
     (tmp_path / "store" / "detector" / "model").write_text("weighty")
     for call in (store.verify, store.validate_detector, lambda: pack_regions(store, tmp_path / "b", progress=False)):
         with pytest.raises(DamagedFileError, match=r"detector/model holds something else"):
@@ -201,7 +198,7 @@ def test_verifying_reads_the_detector_and_the_digests_of_images_too(tmp_path):
     assert store.features("9").shape == (2, 3)  # which are whole
 
 
-@pytest.mark.parametrize("name", ["keys", "rows", "offsets", "digests", "ids"])
+@pytest.mark.parametrize("name", ["keys", "rows", "offsets", "digests", "ids", "image_digests"])
 def test_verifying_an_open_store_reads_its_index_anew(name, tmp_path):
     store = packed(tmp_path, of("a"), of("b"))
     store.verify()
@@ -276,11 +273,11 @@ def test_counts_and_classes_go_on_where_a_run_was_killed(killed, standardise, tm
     assert [whole.facts[name] for name in named] == [5, 7, 1, 2, [3, 2], ["dog", "cat", "ox"], 3]
     add, calls = StoreWriter.add, []
 
-    def stop(writer, image_id, regions):
+    def stop(writer, image_id, regions, *image_digest):
         calls.append(image_id)
         if len(calls) == killed:
             raise KeyboardInterrupt
-        add(writer, image_id, regions)
+        add(writer, image_id, regions, *image_digest)
 
     monkeypatch.setattr(StoreWriter, "save_sometimes", lambda writer, position: writer.save(position))
     with monkeypatch.context() as patch:
@@ -395,7 +392,7 @@ def test_what_else_lies_in_a_folder_of_regions_is_named(names, told, tmp_path):
 def test_what_a_killed_run_left_before_its_first_state_is_written_over(tmp_path):
     whole = packed(tmp_path, of("1", boxes=BOXES), name="whole")
     (tmp_path / "store").mkdir()
-    names = ("boxes", "features", "flags", "sizes", "ids", "id_offsets", "offsets", "digests")
+    names = ("boxes", "features", "flags", "sizes", "ids", "id_offsets", "offsets", "digests", "image_digests")
     for name in names:
         (tmp_path / "store" / f"{name}.npy").write_bytes(b"half" * 99)
     (tmp_path / "store" / ".hidden").touch()
@@ -449,6 +446,106 @@ def test_a_pattern_passes_over_what_is_read_beside_a_table(tmp_path):
     (tmp_path / "b.tsv").unlink()
     with pytest.raises(FileNotFoundError, match=r"No file matches .*\*\.tsv\*'"):
         module._resolve(str(tmp_path / "*.tsv*"), None)
+
+
+# ---- Which images a store is of ----
+
+
+REPLACED = {
+    "exchanged": lambda file, other: file.write_bytes(other.read_bytes()),
+    "deleted": lambda file, other: None,
+    "emptied": lambda file, other: file.touch(),
+    "a link that leads nowhere": lambda file, other: file.symlink_to("nowhere"),
+}
+"""What is done with the file of a folder that tells which images it is of."""
+
+
+def photos(folder, *seeds):
+    folder.mkdir(exist_ok=True)
+    for number, seed in enumerate(seeds):
+        picture(seed).save(folder / f"{number}.bmp")
+    return folder
+
+
+def extracted(images, path):
+    return extract_regions(images, "scenes_clip", path, grid=2, batch_size=1, progress=False)
+
+
+@pytest.mark.parametrize("how", REPLACED)
+def test_a_store_vouches_for_the_images_it_is_of(how, tmp_path):
+    first, second = photos(tmp_path / "a", 1, 2), photos(tmp_path / "b", 3, 4)
+    store, other = extracted(first, tmp_path / "store"), extracted(second, tmp_path / "other")
+    assert [each.error for each in verify(tmp_path / "store")] == [None]
+    with pytest.raises(ValueError, match=r"holds features of other images: '0.bmp' has changed .*2 of 2"):
+        extracted(second, tmp_path / "store")
+    file = tmp_path / "store" / "image_digests.npy"
+    file.unlink()
+    REPLACED[how](file, tmp_path / "other" / "image_digests.npy")
+    (wrong,) = verify(tmp_path / "store")
+    assert "image_digests.npy" in wrong.error
+    assert "Copy or write the store again." in wrong.error
+    for use in (
+        store.verify,
+        lambda: RegionStore(store.path),
+        lambda: extracted(first, tmp_path / "store"),
+        lambda: extracted(second, tmp_path / "store"),
+        lambda: pack_regions([store.path, other.path], tmp_path / "both", progress=False),
+    ):
+        with pytest.raises(DamagedFileError, match=r"image_digests\.npy"):
+            use()
+
+
+def test_a_store_that_is_packed_of_stores_is_of_their_images(tmp_path):
+    first, second = (
+        extracted(photos(tmp_path / "a", 1), tmp_path / "1"),
+        extracted(photos(tmp_path / "b", 2, 3), tmp_path / "2"),
+    )
+    plain = packed(tmp_path, Regions("9", features=np.ones((1, 128), np.float32)))
+    store = pack_regions({"a": first, "b": second, "c": plain}, tmp_path / "both", progress=False)
+    wanted = [*first.image_digests, *second.image_digests, stores.UNKNOWN]
+    np.testing.assert_array_equal(store.image_digests, wanted)
+    assert len({row.tobytes() for row in wanted}) == 4
+
+
+@pytest.mark.parametrize("killed", [1, 2, 3, 4, 5])
+def test_a_run_that_is_killed_between_the_arrays_and_the_manifest_goes_on(killed, tmp_path, monkeypatch):
+    images, calls = photos(tmp_path / "photos", 1, 2, 3), []
+
+    def stop(path, facts):
+        calls.append(path)
+        if len(calls) == killed:
+            raise KeyboardInterrupt
+        write_sealed(path, facts)
+
+    monkeypatch.setattr(StoreWriter, "save_sometimes", lambda writer, position: writer.save(position))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_sealed", stop)
+        with pytest.raises(KeyboardInterrupt):
+            extracted(images, tmp_path / "store")
+    if killed > 2:  # of one image or more the state was saved
+        photos(images, 7, 2, 3)
+        with pytest.raises(ValueError, match=rf"'0.bmp' has changed since they were found \(1 of {killed - 2} have"):
+            extracted(images, tmp_path / "store")
+    photos(images, 1, 2, 3 if killed == 5 else 8)  # one whose state was not saved may be another
+    extracted(images, tmp_path / "store").verify()
+    extracted(images, tmp_path / "whole")
+    assert content(tmp_path / "store") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("how", REPLACED)
+def test_what_tells_the_images_of_an_unfinished_store_is_compared_before_it_goes_on(how, tmp_path, monkeypatch):
+    first, second = photos(tmp_path / "a", 1, 2), photos(tmp_path / "b", 3, 4)
+    extracted(second, tmp_path / "other")
+    monkeypatch.setattr(StoreWriter, "finish", lambda writer: writer.save(writer.position))
+    with pytest.raises(FileNotFoundError, match="2 images and is unfinished"):
+        extracted(first, tmp_path / "store")
+    monkeypatch.undo()
+    file = tmp_path / "store" / "image_digests.npy"
+    file.unlink()
+    REPLACED[how](file, tmp_path / "other" / "image_digests.npy")
+    for images in (first, second):
+        with pytest.raises(ValueError, match=r"image_digests\.npy (holds something else|is a link)"):
+            extracted(images, tmp_path / "store")
 
 
 # ---- A vision tower's features ----
@@ -544,24 +641,55 @@ def test_a_finished_folder_whose_lock_was_left_is_opened(tower, counted, tmp_pat
     assert {name: held for name, held in content(tmp_path).items() if name != ".lock"} == before
 
 
-def test_a_folder_that_is_opened_is_not_written_to_and_not_without_its_digests(tower, counted, tmp_path):
+def test_a_folder_that_is_opened_is_not_written_to(tower, counted, tmp_path):
     data = pictures("a", "b")
     cache_vision_features(tower, data, tmp_path, PROCESSOR, progress=False)
     times = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     cache_vision_features(tower, data, tmp_path, PROCESSOR, progress=False)
     assert ({file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}, counted) == (times, [2])
-    (tmp_path / DIGESTS).write_bytes(b"no digests")
-    with pytest.raises(DamagedFileError, match=DIGESTS):
-        VisionFeatures(tmp_path).verify()
 
 
-@pytest.mark.parametrize("name", ["keys.npy", "digests.npy", "features.npy"])
+@pytest.mark.parametrize("name", ["keys.npy", "digests.npy", "features.npy", "image_digests.npy"])
 def test_verifying_open_features_reads_all_files_anew(name, tower, tmp_path):
     features = cache_vision_features(tower, pictures("a", "b"), tmp_path, PROCESSOR, progress=False)
     features.verify()
     damage(tmp_path / name)
     with pytest.raises(DamagedFileError, match=f"{name} holds something else than was written"):
         features.verify()
+
+
+@pytest.mark.parametrize("how", REPLACED)
+def test_features_vouch_for_the_images_they_are_of(how, tower, tmp_path):
+    first, second = pictures("a", "b"), pictures("a", "b", a=3, b=4)
+    features = cache_vision_features(tower, first, tmp_path / "features", PROCESSOR, progress=False)
+    cache_vision_features(tower, second, tmp_path / "other", PROCESSOR, progress=False)
+    with pytest.raises(ValueError, match=r"holds features of other images: image 0 has changed .*2 of 2"):
+        cache_vision_features(tower, second, tmp_path / "features", PROCESSOR, progress=False)
+    file = tmp_path / "features" / "image_digests.npy"
+    file.unlink()
+    REPLACED[how](file, tmp_path / "other" / "image_digests.npy")
+    (wrong,) = verify(tmp_path / "features")
+    assert "image_digests.npy" in wrong.error
+    for use in (
+        features.verify,
+        lambda: VisionFeatures(tmp_path / "features"),
+        lambda: cache_vision_features(tower, first, tmp_path / "features", PROCESSOR, progress=False),
+        lambda: cache_vision_features(tower, second, tmp_path / "features", PROCESSOR, progress=False),
+    ):
+        with pytest.raises(DamagedFileError, match=r"image_digests\.npy .*Delete the folder, and write it again\."):
+            use()
+
+
+def test_features_of_a_format_before_are_refused(tower, tmp_path):
+    cache_vision_features(tower, pictures("a"), tmp_path, PROCESSOR, progress=False)
+    facts = read_sealed(tmp_path / "vision_features.json", "")
+    write_sealed(tmp_path / "vision_features.json", {**facts, "format": 3})
+    with pytest.raises(ValueError, match="features of another format"):
+        cache_vision_features(tower, pictures("a"), tmp_path, PROCESSOR, progress=False)
+    del facts["format"]
+    write_sealed(tmp_path / "vision_features.json", facts)
+    with pytest.raises(DamagedFileError, match="Delete the folder, and write it again"):
+        VisionFeatures(tmp_path)
 
 
 @pytest.mark.parametrize(("changed", "refused"), [("a", True), ("b", True), ("c", False), ("d", False)])

@@ -163,7 +163,7 @@ def test_processes_share_the_images_and_the_first_joins_them(tmp_path, monkeypat
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["shared", "whole"]
     assert (tmp_path / "shared" / "preprocessor_config.json").is_file()
     assert [(options["total"], options["disable"]) for _, options, _ in bars if "total" in options] == [(1, True)] * 3
-    extract._join(tmp_path / "shared", tmp_path / "gone", 4, 1, "float16", False)  # there is nothing to wait for
+    extract._join(tmp_path / "shared", tmp_path / "gone", 4, 1, {})  # there is nothing to wait for
     assert len(slept) == 4
     assert isinstance(run(2), RegionStore)
 

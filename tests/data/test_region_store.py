@@ -137,13 +137,13 @@ def killed_after(count, monkeypatch):
     add, sometimes = module.StoreWriter.add, module.StoreWriter.save_sometimes
     seen = []
 
-    def stop(writer, image_id, regions):
+    def stop(writer, image_id, regions, *image_digest):
         seen.append(image_id)
         if len(seen) > count:
             for array in writer._arrays.values():
                 array._file.flush()  # what a kill may leave behind of what was added since the last state
             raise KeyboardInterrupt
-        add(writer, image_id, regions)
+        add(writer, image_id, regions, *image_digest)
 
     def save(writer, position):
         if len(seen) % 3 == 0:
@@ -397,7 +397,7 @@ def test_a_damaged_store(tmp_path):
     features.write_bytes(whole)
     keys = tmp_path / "store" / "keys.npy"
     keys.unlink()
-    with pytest.raises(FileNotFoundError, match=r"it does not exist\. Copy or write the store again\.: .*keys\.npy"):
+    with pytest.raises(DamagedFileError, match=r"keys\.npy does not exist, .* Copy or write the store again\."):
         RegionStore(tmp_path / "store")
     os.mkfifo(keys)
     with pytest.raises(ValueError, match=r"keys\.npy is a FIFO"):
@@ -406,8 +406,8 @@ def test_a_damaged_store(tmp_path):
     facts.write_text(facts.read_text().replace('"images": 5', '"images": 4'))
     with pytest.raises(DamagedFileError, match=r"region_store\.json was damaged, or changed"):
         RegionStore(tmp_path / "store")
-    write_sealed(facts, {**opened.facts, "format": 2})
-    with pytest.raises(ValueError, match="is a store of format 2"):
+    write_sealed(facts, {**opened.facts, "format": 1})
+    with pytest.raises(ValueError, match=r"is a store of format 1, and this version .* write the store again\."):
         RegionStore(tmp_path / "store")
 
 
@@ -544,7 +544,7 @@ def test_a_store_s_facts_and_files_are_whole_at_every_state(tmp_path, monkeypatc
     writer.add("9", Regions("9", features=np.ones((2, 3), np.float32)))
     synced.clear()
     writer.save((0, 1))
-    assert len(synced) == len(writer._arrays) + 1 == 8  # and the facts
+    assert len(synced) == len(writer._arrays) + 1 == 9  # and the facts
     np.testing.assert_array_equal(np.load(tmp_path / "store" / "features.npy"), np.ones((2, 3)))
     writer.close()
     again = module.StoreWriter(tmp_path / "store", wanted)
@@ -682,7 +682,7 @@ def test_what_was_damaged_between_two_runs_is_told(tmp_path, monkeypatch):
     assert content(tmp_path / "killed") == content(Path(whole.path))
 
 
-@pytest.mark.parametrize("name", [*PER_REGION, "ids", "keys", "standardise"])
+@pytest.mark.parametrize("name", [*PER_REGION, "ids", "image_digests", "keys", "standardise"])
 def test_a_link_under_the_name_of_an_array_is_not_written_through(tmp_path, name):
     thesis, store = tmp_path / "thesis.txt", tmp_path / "store"
     thesis.write_text("years of work")

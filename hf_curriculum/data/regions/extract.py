@@ -19,14 +19,14 @@ from transformers.utils import IMAGE_PROCESSOR_NAME
 from hf_curriculum.columns import IMAGE, IMAGE_ID, require_columns
 from hf_curriculum.config import IMAGE_SUFFIXES, digest
 from hf_curriculum.data.identity import image_content, validate_image_ids
-from hf_curriculum.data.image_files import image_digests, keep_digests
+from hf_curriculum.data.image_files import image_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.left_out import LeftOut
 from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
-from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts
+from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts, validate_images
 from hf_curriculum.files import own_folder, resolved, write_atomically
 from hf_curriculum.parts import launched
 from hf_curriculum.shapes import validate_arguments
@@ -119,14 +119,12 @@ def extract_regions(
         share = range(len(images) * rank // size, len(images) * (rank + 1) // size)
         if share:
             wanted["sources"] = [images.describe(share)]
-            done = (read_facts(folder) or {"images": 0})["images"]
-            keep_digests(folder, images.digests()[share.start : share.stop], done, images.ids[share.start :])
             with StoreWriter(folder, wanted, scale if processor.mean is not None else None) as writer:
                 _find_all(writer, images, share, processor, num_workers, progress and rank == 0)
         else:
             write_atomically(folder / _EMPTY, "")
         if size > 1:
-            _join(target, folder.parent, size, rank, images, {"dtype": dtype, "standardise": scale})
+            _join(target, folder.parent, size, rank, {"dtype": dtype, "standardise": scale})
     return RegionStore(target)
 
 
@@ -234,7 +232,7 @@ def _is_complete(path: Path, wanted: Mapping[str, Any], images: _Images) -> bool
             f"{path} holds the regions of another {' and another '.join(differing)}. They would be silently wrong "
             "here. Name another folder, or delete this one."
         )
-    keep_digests(path, images.digests(), len(images), images.ids)
+    validate_images(path, store.image_digests, images.digests(), images.ids)
     return True
 
 
@@ -242,6 +240,8 @@ def _find_all(
     writer: StoreWriter, images: _Images, share: range, processor: RegionProcessor, num_workers: int, progress: bool
 ) -> None:
     """Writes the store of a process's share of the images, from where it stopped."""
+    digests = images.digests()[share.start : share.stop]
+    validate_images(writer.folder, writer.image_digests, digests, images.ids[share.start :])
     if writer.complete:
         return
     done = writer.position[1]
@@ -253,8 +253,9 @@ def _find_all(
             for _, image in batch:
                 if isinstance(image, UnreadableImageError):
                     raise image
-            for regions in processor.find([image for _, image in batch], [image_id for image_id, _ in batch]):
-                writer.add(regions.image_id, regions)
+            in_batch = processor.find([image for _, image in batch], [image_id for image_id, _ in batch])
+            for regions, image_digest in zip(in_batch, digests[done : done + len(batch)], strict=True):
+                writer.add(regions.image_id, regions, image_digest)
             done += len(batch)
             writer.save_sometimes((0, done))
             bar.update(len(batch))
@@ -263,7 +264,7 @@ def _find_all(
     writer.finish()
 
 
-def _join(target: Path, shards: Path, size: int, rank: int, images: _Images, options: dict[str, Any]) -> None:
+def _join(target: Path, shards: Path, size: int, rank: int, options: dict[str, Any]) -> None:
     """Puts the shares of all processes together, in the first; the others wait until it is done."""
     if rank > 0:
         while not _is_written(target):
@@ -273,7 +274,6 @@ def _join(target: Path, shards: Path, size: int, rank: int, images: _Images, opt
     while not all(_is_written(part) for part in parts):
         time.sleep(_POLL)
     parts = [part for part in parts if not _is_empty(part)]
-    keep_digests(target, images.digests(), 0)
     pack_regions(parts, target, **options, progress=False)
     shutil.rmtree(shards)
 

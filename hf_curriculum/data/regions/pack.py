@@ -21,15 +21,16 @@ from tqdm.auto import tqdm
 
 from hf_curriculum.config import digest
 from hf_curriculum.data.array_files import ArrayWriter, row_digest
-from hf_curriculum.data.image_files import DIGESTS
 from hf_curriculum.data.regions.base import Regions, RegionSource
 from hf_curriculum.data.regions.open import open_regions
 from hf_curriculum.data.regions.store import (
     DTYPES,
     FACTS,
     FORMAT,
+    IMAGE_DIGESTS,
     NORMALISED,
     PER_REGION,
+    UNKNOWN,
     RegionStore,
     fingerprint_of,
     id_key,
@@ -134,7 +135,8 @@ def _add_all(writer: StoreWriter, sources: Sequence[tuple[str, RegionSource]], p
         for index, (label, opened) in enumerate(sources[first:], first):
             scan = opened.scan(position if index == first else 0)
             for position, regions in _raw(opened, scan) if writer.wanted["standardise"] else scan:
-                writer.add(f"{label}/{regions.image_id}" if label else regions.image_id, regions)
+                known = opened.image_digests[position - 1] if isinstance(opened, RegionStore) else UNKNOWN
+                writer.add(f"{label}/{regions.image_id}" if label else regions.image_id, regions, known)
                 writer.save_sometimes((index, position))
                 bar.update()
             writer.next_source()
@@ -186,7 +188,7 @@ class StoreWriter:
             self._grow(name, about["dtype"], about["shape"][1:], about)
         for name, kind, columns in (
             ("flags", "|u1", ()), ("sizes", "<f4", (2,)), ("ids", "|u1", ()), ("id_offsets", "<i8", ()),
-            ("offsets", "<i8", ()), ("digests", "<u8", (len(PER_REGION),)),
+            ("offsets", "<i8", ()), ("digests", "<u8", (len(PER_REGION),)), (IMAGE_DIGESTS, "|u1", UNKNOWN.shape),
         ):  # fmt: skip
             if name not in self._arrays:
                 self._grow(name, kind, columns)
@@ -221,7 +223,12 @@ class StoreWriter:
         _validate_folder(self.folder, facts, self.wanted)
         return facts
 
-    def add(self, image_id: str, regions: Regions) -> None:
+    @property
+    def image_digests(self) -> np.ndarray:
+        """Those of the images that are in it, uint8 (images, 16)."""
+        return RegionStore(self.folder).image_digests if self.complete else self._arrays[IMAGE_DIGESTS].read()
+
+    def add(self, image_id: str, regions: Regions, image_digest: np.ndarray = UNKNOWN) -> None:
         """Writes an image; one that this source had before is counted and left out."""
         before = self._seen.setdefault(int(id_key(image_id)), self._source)
         if before != self._source:
@@ -245,6 +252,7 @@ class StoreWriter:
         self.counts[self._source] += 1
         digests = [row_digest(parts[part]) if part in parts and len(regions) else 0 for part in PER_REGION]
         self._arrays["digests"].append(np.uint64([digests]))
+        self._arrays[IMAGE_DIGESTS].append(image_digest[None])
         self._arrays["flags"].append(np.uint8([flags]))
         self._arrays["sizes"].append(np.float32([sides]))
         self._arrays["ids"].append(np.frombuffer(name, np.uint8))
@@ -485,8 +493,8 @@ def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapp
     """Raises where a folder holds something else than what is wanted, or its beginning."""
     if facts is None:
         others = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        arrays = (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets", "digests")
-        known = {DIGESTS, *(f"{name}.npy" for name in arrays)}
+        arrays = (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets", "digests", IMAGE_DIGESTS)
+        known = {f"{name}.npy" for name in arrays}
         others = [name for name in others if name not in known and not name.startswith(".")]
         if others or (folder.exists() and not folder.is_dir()):
             held = f"holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)})" if others else "is a file"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,22 @@ import torch
 
 from hf_curriculum.config import digest
 from hf_curriculum.data.array_files import ArrayFile, other_content
-from hf_curriculum.data.image_files import DIGESTS, read_image_digests
 from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.base import Regions, RegionSource
-from hf_curriculum.files import read_sealed, validate_digest
+from hf_curriculum.files import DamagedFileError, read_sealed, validate_digest
 
-FORMAT = 1
+FORMAT = 2
 FACTS = "region_store.json"
 PER_REGION = ("boxes", "confidence", "classes", "class_scores", "features")
 """Arrays with a row per region; a bit of an image's flags says whether it has each, the next whether boxes are shares
 of its sides."""
 NORMALISED = 1 << len(PER_REGION)
 REMEDY = "Copy or write the store again."
+IMAGE_DIGESTS = "image_digests"
 _INDEX = ("keys", "rows", "offsets")
 """Arrays that are held in memory: sorted keys of ids, the row of each, and where each row's regions begin."""
+UNKNOWN = np.zeros(16, np.uint8)
+"""The digest of an image that was not there when its regions were packed: not known."""
 DTYPES = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
 
 
@@ -49,7 +51,7 @@ class RegionStore(RegionSource):
 
     Raises:
         FileNotFoundError: no such folder, or one that was never finished.
-        ValueError: a file of it was truncated or is a link out of the folder, or a later version wrote it.
+        ValueError: a file of it is missing, truncated or a link out of the folder, or another version wrote it.
         KeyError: an image that is not in it.
 
     Example:
@@ -75,7 +77,8 @@ class RegionStore(RegionSource):
                 "arguments, and it continues."
             )
         self.facts: dict[str, Any] = facts
-        files = {name: ArrayFile(Path(path) / f"{name}.npy", about, REMEDY) for name, about in facts["arrays"].items()}
+        arrays = facts["arrays"].items()
+        files = {name: open_array(Path(path) / f"{name}.npy", about, REMEDY) for name, about in arrays}
         self._parts: dict[str, ArrayFile] = {name: files.pop(name) for name in PER_REGION if name in files}
         self._arrays: dict[str, np.ndarray] = {name: file.validate() for name, file in files.items()}
         self._keys, self._rows, self._offsets = (np.array(self._arrays.pop(name)) for name in _INDEX)
@@ -92,8 +95,6 @@ class RegionStore(RegionSource):
         for part in self._parts.values():
             part.validate()
         self.validate_detector()
-        if (Path(self.path) / DIGESTS).exists():
-            read_image_digests(Path(self.path))
 
     def validate_detector(self) -> None:
         """Raises a `ValueError` where the detector that `extract_regions` kept is no longer what it was."""
@@ -107,6 +108,11 @@ class RegionStore(RegionSource):
         Where that is not known (`made_by`), it is the digest of the content.
         """
         return self.facts["fingerprint"]
+
+    @property
+    def image_digests(self) -> np.ndarray:
+        """Which images the regions are of, uint8 (images, 16), in the order of the store; 0 where it is not known."""
+        return self._arrays[IMAGE_DIGESTS]
 
     @property
     def moments(self) -> torch.Tensor | None:
@@ -299,6 +305,30 @@ def read_facts(folder: str | Path) -> dict[str, Any] | None:
             f"{FORMAT}. Update hf_curriculum, or write the store again."
         )
     return facts
+
+
+def open_array(file: Path, about: Mapping[str, Any], remedy: str) -> ArrayFile:
+    """An array that the manifest beside it names; a `DamagedFileError` where it is missing or of another shape."""
+    try:
+        return ArrayFile(file, about, remedy)
+    except FileNotFoundError as error:
+        raise DamagedFileError(
+            f"{file} does not exist, and what lies beside it was written with it: they are read together. {remedy}"
+        ) from error
+
+
+def validate_images(
+    folder: Path, digests_then: np.ndarray, digests: np.ndarray, ids: Sequence[str] | None = None
+) -> None:
+    """Raises a `ValueError` where features in a folder are of other images, by digests (images, 16) then and now."""
+    changed = np.flatnonzero((digests_then != digests[: len(digests_then)]).any(axis=1))
+    if changed.size:
+        first = f"image {changed[0]}" if ids is None else repr(ids[changed[0]])
+        raise ValueError(
+            f"{folder} holds features of other images: {first} has changed since they were found ({len(changed):,} of "
+            f"{len(digests_then):,} have). The old image's features would be read for the new one. Name another "
+            "folder, or delete this one."
+        )
 
 
 def fingerprint_of(made_by: Any, content: str, moments: bytes) -> str:
