@@ -23,7 +23,7 @@ from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import image_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
 from hf_curriculum.data.regions.store import id_key, open_array, validate_images
-from hf_curriculum.files import read_sealed, resolved, sole_writer, write_sealed
+from hf_curriculum.files import read_sealed, refuse_other_kind, resolved, sole_writer, write_sealed
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
 from hf_curriculum.views import warn_of_transform
@@ -165,6 +165,7 @@ def cache_vision_features(
     warn_of_transform(splits)
     keys, sources = _distinct(splits, image_column)
     folder = resolved(path)
+    refuse_other_kind(folder, _FACTS)  # a region store has arrays of the same names
     wanted = {
         "format": _FORMAT,
         "images": keys.shape[1],

@@ -767,6 +767,14 @@ def test_the_first_unreadable_image_of_a_batch_is_named(tower, counted, tmp_path
     assert read_sealed(tmp_path / "vision_features.json", "")["done"] == 2
 
 
+def test_the_arrays_of_a_region_store_are_not_written_over(tower, tmp_path):
+    packed(tmp_path, of("a"), of("b"))
+    before = content(tmp_path / "store")
+    with pytest.raises(FileExistsError, match="store holds a region store, and vision features in the same folder"):
+        cache_vision_features(tower, pictures("a", "b"), tmp_path / "store", PROCESSOR, progress=False)
+    assert content(tmp_path / "store") == before
+
+
 def test_a_tower_of_half_precision_is_run_in_it(tower, tmp_path):
     half = ViTModel(tower.config).eval()
     half.load_state_dict(tower.state_dict())
