@@ -510,7 +510,7 @@ def test_s3_gives_what_the_disk_gives_to_two_processes_of_two_workers_whatever_b
     assert side_by_side(far) == whole
     assert sum(path.stat().st_size for path in kept_in(tmp_path / "small").values()) <= size // 2
     proxy.faults = ("403",)
-    with pytest.raises(PermissionError, match="s3://bucket/buckets/buckets.json cannot be read: access is denied"):
+    with pytest.raises(PermissionError, match=r"s3://bucket/buckets/buckets\.json cannot be read: access is denied"):
         stream("s3://bucket/buckets")
 
 
