@@ -530,12 +530,17 @@ def own_folder(path: str | Path) -> Path:
     """A folder whose name this package chose, made where it is missing; an error for a link or a file of that name."""
     path = Path(path)
     refuse_link(path)
-    if path.exists() and not path.is_dir():
-        raise FileExistsError(f"{path} is a file, and a folder of this name is written. Remove it, or name another.")
+    refuse_file(path)
     with explained(path):
         resolved(path.parent).mkdir(parents=True, exist_ok=True)
         path.mkdir(exist_ok=True)
     return path
+
+
+def refuse_file(path: Path) -> None:
+    """Raises a `FileExistsError` where a file stands in place of a folder that is to be written."""
+    if os.path.lexists(path) and not path.is_dir():
+        raise FileExistsError(f"{path} is a file, and a folder is written. Name another place.")
 
 
 def refuse_link(path: Path) -> None:
@@ -624,8 +629,7 @@ def complete_folder(path: str | Path) -> Iterator[Path]:
     An old one whose replacement was interrupted is put back first, and what dead runs left beside it is deleted.
     """
     target = resolved(path)
-    if os.path.lexists(target) and not target.is_dir():
-        raise FileExistsError(f"{target} is a file, and a folder is written. Remove it, or name another place.")
+    refuse_file(target)
     with sole_writer(target, target.with_name(f".{target.name}.lock")), explained(target):
         recover_folder(target)
         folder = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(4)}")

@@ -386,7 +386,7 @@ def test_a_folder_that_cannot_be_staged_is_named_with_the_reason(tmp_path, monke
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "a").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"a is a file, and a folder of this name is written\. Remove it, or na"):
+    with pytest.raises(FileExistsError, match=r"a is a file, and a folder is written\. Name another place"):
         files.own_folder(tmp_path / "a")
     assert (tmp_path / "a").read_text() == "mine"
     for _ in range(2):

@@ -460,10 +460,10 @@ def column_mapping(given: list[str] | None) -> dict[str, str | list[str]] | None
 def validate_output(output: Path) -> None:
     """Checks that data can be saved there, and not among other files."""
     from hf_curriculum.data.request import SAVED_FILES
+    from hf_curriculum.files import refuse_file
     from hf_curriculum.scored_data import FILE_NAME
 
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"{output} is a file, and the scored data set is a folder. Name another.")
+    refuse_file(output)
     names = sorted(entry.name for entry in output.iterdir()) if output.is_dir() else []
     if any(name in (*SAVED_FILES, FILE_NAME) or name.startswith("data-") for name in names):
         return  # a saved data set, or one whose saving was interrupted

@@ -14,7 +14,15 @@ from datasets import Dataset
 
 from hf_curriculum.columns import IMAGE, IMAGES
 from hf_curriculum.curricula.phases import Phases
-from hf_curriculum.files import own_folder, refuse_foreign, refuse_link, resolved, write_atomically, write_together
+from hf_curriculum.files import (
+    own_folder,
+    refuse_file,
+    refuse_foreign,
+    refuse_link,
+    resolved,
+    write_atomically,
+    write_together,
+)
 from hf_curriculum.markdown import TAGS, front_matter, one_line, plain
 from hf_curriculum.planning.buckets import cut_buckets
 from hf_curriculum.planning.ranking import Ranking, rank_dataset
@@ -54,6 +62,7 @@ def write_space(
         thumbnails: whether to show images.
 
     Raises:
+        FileExistsError: the folder is a file, or its `data.json` is another program's.
         ValueError: the folder holds other files or a link in place of thumbnails, there is no such score, or none that
             orders the rows.
     """
@@ -108,8 +117,7 @@ def _write(folder: Path, texts: Mapping[str, bytes], thumbnails: Mapping[str, by
 
 def _validate_folder(folder: Path) -> None:
     """Checks that the files can be written there, and not among others."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, and a Space is a folder. Name another.")
+    refuse_file(folder)
     names = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
     refuse_foreign(folder / "data.json", "scores")
     begun = names == ["thumbnails"] or "data.json" in names  # in the order in which they are written

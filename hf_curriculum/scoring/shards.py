@@ -34,6 +34,7 @@ from hf_curriculum.files import (
     DamagedFileError,
     own_folder,
     read_sealed,
+    refuse_file,
     refuse_foreign,
     refuse_link,
     refuse_other_kind,
@@ -253,8 +254,7 @@ class ShardRun:
 
     def validate_out(self) -> None:
         """Checks that scores can be written to `out`, and replace nothing that is no scores."""
-        if self.out.exists() and not self.out.is_dir():
-            raise FileExistsError(f"{self.out} is a file, and scores of shards are a folder. Name another place.")
+        refuse_file(self.out)
         refuse_other_kind(self.out, MANIFEST)
         refuse_foreign(self.out / MANIFEST)
         if not (self.out / MANIFEST).is_file():  # nobody has compared what is there

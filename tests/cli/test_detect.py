@@ -102,7 +102,7 @@ def test_images_are_not_replaced_by_drawn_ones(run, photos):
     assert "0.png is one of the images that are read, and the drawn one would replace it" in done.stderr
     assert (photos / "0.png").read_bytes() == before
     file = result("detect", run, photos, "--output", photos / "0.png")
-    assert "0.png is a file, and drawn images go to a folder" in file.stderr
+    assert "0.png is a file, and a folder is written" in file.stderr
 
 
 def test_an_image_that_cannot_be_read(run, photos):

@@ -144,9 +144,7 @@ def test_scored_data_go_into_a_folder_of_their_own(given, tmp_path):
     done = result("score", photos, photos)
     assert done.exit_code == 1
     assert "photos holds other files (0.png, 1.png, 2.png, …)" in said(done)
-    assert "captions.csv is a file, and the scored data set is a folder" in said(
-        result("score", photos, photos / "captions.csv")
-    )
+    assert "captions.csv is a file, and a folder is written" in said(result("score", photos, photos / "captions.csv"))
     assert sorted(photos.iterdir()) == before
     output = tmp_path / "scored"
     output.mkdir()

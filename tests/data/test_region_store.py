@@ -374,7 +374,7 @@ def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "photos" / "a.jpg").write_text("")
     with pytest.raises(ValueError, match=r"holds other files \(a\.jpg\)"):
         pack_regions(path, tmp_path / "photos")
-    with pytest.raises(ValueError, match="is a file"):
+    with pytest.raises(FileExistsError, match="is a file, and a folder is written"):
         pack_regions(path, path)
     with pytest.raises(FileNotFoundError, match="is no store of regions"):
         RegionStore(tmp_path / "photos")

@@ -169,7 +169,7 @@ def test_other_files_are_not_among_those_of_a_space(names, photos, tmp_path):
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match=rf"holds other files \({', '.join(names)}\), and all that lies there would"):
         write_space(photos, tmp_path, title="x")
-    with pytest.raises(ValueError, match="is a file, and a Space is a folder"):
+    with pytest.raises(FileExistsError, match="is a file, and a folder is written"):
         write_space(photos, tmp_path / names[0], title="x")
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 

@@ -40,6 +40,7 @@ from hf_curriculum.data.regions.store import (
 from hf_curriculum.files import (
     complete_folder,
     file_digest,
+    refuse_file,
     refuse_link,
     resolved,
     sole_writer,
@@ -492,13 +493,16 @@ def _identity(source: RegionSource) -> dict[str, Any]:
 def _validate_folder(folder: Path, facts: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
     """Raises where a folder holds something else than what is wanted, or its beginning."""
     if facts is None:
+        refuse_file(folder)
         others = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
         arrays = (*PER_REGION, "flags", "sizes", "ids", "id_offsets", "offsets", "digests", IMAGE_DIGESTS)
         known = {f"{name}.npy" for name in arrays}
         others = [name for name in others if name not in known and not name.startswith(".")]
-        if others or (folder.exists() and not folder.is_dir()):
-            held = f"holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)})" if others else "is a file"
-            raise ValueError(f"{folder} {held}, and a store of regions is a folder of its own. Name another.")
+        if others:
+            raise ValueError(
+                f"{folder} holds other files ({', '.join(others[:3])}{', …' * (len(others) > 3)}), and a store of "
+                "regions is a folder of its own. Name another."
+            )
         return
     differing = [name for name, value in wanted.items() if facts[name] != value]
     if differing:

@@ -25,7 +25,7 @@ from hf_curriculum.cli.common import (
     typed_again,
 )
 from hf_curriculum.cli.score import column_mapping, validate_output
-from hf_curriculum.files import new_file, refuse_link, staged_folder, write_atomically
+from hf_curriculum.files import new_file, refuse_file, refuse_link, staged_folder, write_atomically
 from hf_curriculum.markdown import one_line
 
 if TYPE_CHECKING:
@@ -406,9 +406,8 @@ def drawn_names(files: list[Path]) -> dict[Path, str]:
 
 
 def _validate_output(output: Path, files: list[Path], names: dict[Path, str]) -> None:
-    """A `ValueError` where drawn images cannot be written, or would replace those that are read."""
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"{output} is a file, and drawn images go to a folder. Name another: `--output`.")
+    """An error where drawn images cannot be written, or would replace those that are read."""
+    refuse_file(output)
     given = {file.resolve() for file in files}
     for name in names.values():
         if (output / name).resolve() in given:
