@@ -145,16 +145,16 @@ class Claims:
         except FileNotFoundError:
             return True
         except (ValueError, KeyError, TypeError):  # it is being written, or its process was killed at that
-            return abs(self._age(file)) > _WRITING
-        return abs(self._age(file)) > self.lease  # one from the future: the clock was set back
+            return self._age(file) > _WRITING
+        return self._age(file) > self.lease
 
     def _age(self, file: Path) -> float:
-        """Seconds since a file was touched, by the clock of its file system."""
+        """Seconds between now and when a file was touched, also where the clock of its file system was set back."""
         try:
             with tempfile.TemporaryFile(dir=self.folder) as now:
                 now.write(b"\0")
                 now.flush()
-                return os.fstat(now.fileno()).st_mtime - file.lstat().st_mtime
+                return abs(os.fstat(now.fileno()).st_mtime - file.lstat().st_mtime)
         except FileNotFoundError:
             return 0.0
 

@@ -66,8 +66,8 @@ def _manifest(file: Path, changed: int, size: int, number: int) -> dict[str, Any
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
     """Identifies the way in which scores were made, whatever the shards."""
-    made = {name: value for name, value in manifest.items() if name not in OF_SHARDS}
-    return digest(json.dumps(made, sort_keys=True))
+    way = {name: value for name, value in manifest.items() if name not in OF_SHARDS}
+    return digest(json.dumps(way, sort_keys=True))
 
 
 def stem_of(shard: str) -> str:

@@ -617,8 +617,7 @@ def _weights(what: str, weights: Mapping[str, float]) -> dict[str, float]:
             )
     if not any(by_name.values()):
         raise ValueError(
-            f"Mixture({what}={by_name}) gives no source a weight above 0, so nothing could be drawn. Give at least "
-            "one."
+            f"Mixture({what}={by_name}) gives no source a weight above 0, so nothing could be drawn. Give one."
         )
     return by_name
 

@@ -320,7 +320,7 @@ class _Crawl:
         shard = self.shards[piece]
         about = about_shard(self.scores.folder, shard.name)
         scores = read_shard_scores(self.scores.folder, shard.name)
-        own = Features(
+        of_shard = Features(
             {
                 name: each
                 for name, each in self.features.items()
@@ -328,7 +328,7 @@ class _Crawl:
             }
         )
         with shard.local() as path:
-            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=own, address=shard.shown)
+            reader = ShardReader(path, shard.kind, self.columns, known=self.known, named=of_shard, address=shard.shown)
             if reader.digest != about["digest"]:
                 raise ValueError(
                     f"{shard.shown} was changed after it was scored: its digest is {reader.digest}, and was "
@@ -336,7 +336,7 @@ class _Crawl:
                     f"into {self.scores.folder} again: it scores what has changed, and nothing else."
                 )
             start = 0
-            for table in reader.tables(own):
+            for table in reader.tables(of_shard):
                 _count_unreadable(table, reader.left_out)
                 part = scores.slice(start, len(table))
                 start += len(table)
@@ -344,7 +344,7 @@ class _Crawl:
                     raise ValueError(
                         f"{shard.shown} has other keys than were scored, behind row {start - len(table):,}."
                     )
-                for name in self.features.keys() - own.keys():
+                for name in self.features.keys() - of_shard.keys():
                     table = table.append_column(name, part[name])
                 yield table.select(list(self.features)).cast(self.features.arrow_schema)
             if reader.left_out.counts:

@@ -98,16 +98,16 @@ def _is_web(fs: fsspec.AbstractFileSystem) -> bool:
 
 def expand_braces(pattern: str) -> list[str]:
     """`{00000..01242}` and `{train,val}` in a pattern, as shells write them, in order."""
-    found = _BRACES.search(pattern)
-    if found is None:
+    braces = _BRACES.search(pattern)
+    if braces is None:
         return [pattern]
-    ends = found[1].split("..")
+    ends = braces[1].split("..")
     if len(ends) == 2 and all(end.isdigit() for end in ends):
         choices = [str(number).zfill(len(ends[0])) for number in range(int(ends[0]), int(ends[1]) + 1)]
     else:
-        choices = found[1].split(",")
-    rests = expand_braces(pattern[found.end() :])
-    return [f"{pattern[: found.start()]}{choice}{rest}" for choice in choices for rest in rests]
+        choices = braces[1].split(",")
+    rests = expand_braces(pattern[braces.end() :])
+    return [f"{pattern[: braces.start()]}{choice}{rest}" for choice in choices for rest in rests]
 
 
 @redacted()
@@ -135,10 +135,10 @@ def find_shards(
             share their name.
     """
     options, counted = dict(storage_options or {}), LeftOut() if left_out is None else left_out
-    given = [source] if isinstance(source, (str, Path)) else list(source)
-    found: dict[str, tuple[Kind, int | None, str]] = {}
+    paths = [source] if isinstance(source, (str, Path)) else list(source)
+    by_address: dict[str, tuple[Kind, int | None, str]] = {}
     listed: dict[str, dict[str, dict[str, Any]]] = {}
-    for one in map(str, given):
+    for one in map(str, paths):
         fs, path = _file_system(one, options)
         if _is_web(fs) and "?" in one:
             raise ValueError(
@@ -152,18 +152,18 @@ def find_shards(
             counted.add(reason, count, example)
         for kind, info in named:
             stamp = "" if info.get("type") == _MISSING else _stamp(info)
-            found[fs.unstrip_protocol(info["name"])] = (kind, info.get("size"), stamp)
-    if not found:
+            by_address[fs.unstrip_protocol(info["name"])] = (kind, info.get("size"), stamp)
+    if not by_address:
         raise FileNotFoundError(
             f"{source} names no shard: no .tar, no .parquet and no folder of img2dataset. {counted.describe()}".strip()
         )
     if left_out is None:
         counted.report(f"{source}", [])
-    root = posixpath.commonpath([posixpath.dirname(address) for address in found])
+    root = posixpath.commonpath([posixpath.dirname(address) for address in by_address])
     tail = tuple(options.items())
     shards = [
         SourceShard(posixpath.relpath(address, root), address, kind, size, stamp, tail)
-        for address, (kind, size, stamp) in found.items()
+        for address, (kind, size, stamp) in by_address.items()
     ]
     missing = [shard for shard in shards if not shard.stamp]
     if missing and not (allow_missing and len(missing) < len(shards)):
@@ -194,9 +194,9 @@ def _named(
     fs: fsspec.AbstractFileSystem, path: str, listed: dict[str, dict[str, dict[str, Any]]]
 ) -> tuple[list[tuple[Kind, dict[str, Any]]], LeftOut]:
     """The shards that a path names, and what else is there."""
-    others, there = LeftOut(), _existing(fs, path)
-    rests = expand_braces(path[len(there) :])
-    named = [each for rest in rests for each in _named_by(fs, there, rest, listed, others)]
+    others, existing = LeftOut(), _existing(fs, path)
+    rests = expand_braces(path[len(existing) :])
+    named = [each for rest in rests for each in _named_by(fs, existing, rest, listed, others)]
     untold = [info.get("size") is None and info["type"] == "file" for _, info in named]  # by listings of web servers
     return [
         (kind, _info(fs, info["name"]) if ask else info) for ask, (kind, info) in zip(untold, named, strict=True)
@@ -228,15 +228,15 @@ def _file(fs: fsspec.AbstractFileSystem, path: str, listed: dict[str, dict[str, 
 
 def _named_by(
     fs: fsspec.AbstractFileSystem,
-    there: str,
+    existing: str,
     rest: str,
     listed: dict[str, dict[str, dict[str, Any]]],
     left_out: LeftOut,
 ) -> Iterator[tuple[Kind, dict[str, Any]]]:
-    """The shards that a path names, of which `there` exists and the rest may be a pattern; parents are listed once."""
-    path = there + rest
+    """The shards that a path names: `existing` exists, the rest may be a pattern. Parents are listed once."""
+    path = existing + rest
     if any(mark in rest for mark in "*?["):
-        matches = fs.glob(glob.escape(there) + rest, detail=True)
+        matches = fs.glob(glob.escape(existing) + rest, detail=True)
         if not matches:
             raise FileNotFoundError(f"Nothing matches {path}. Look at the pattern.")
         for name in sorted(matches):

@@ -95,6 +95,7 @@ def pack_regions(
 
     Raises:
         FileNotFoundError: a source is not there, or a pattern matches nothing.
+        FileExistsError: the folder is a file.
         ValueError: an image has no features, or some that are not finite, beyond float16 or of another length; an id
             is in two sources; stores of different detectors; the folder holds another store or other files; no image.
         TypeError: a source of another type.
