@@ -154,6 +154,12 @@ def datasets_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test writes need not outlive a loss of power, for which a disk takes its time."""
+    monkeypatch.setattr(os, "fsync", lambda number: None)
+
+
+@pytest.fixture
 def test_data() -> Callable[[str], Path]:
     """`test_data("flickr8k")`: that folder of HF_CURRICULUM_TEST_DATA; skips the test where there is none."""
 

@@ -11,7 +11,6 @@ import tarfile
 from collections import Counter
 from types import SimpleNamespace
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,19 +41,6 @@ from hf_curriculum.streaming.index import BucketIndex
 from hf_curriculum.streaming.score_counts import ScoreCounts, cut_keys
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
-
-
-@pytest.fixture(scope="module")
-def buckets(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("buckets") / "out")
-
-
-@pytest.fixture
-def memory(buckets):
-    files = fsspec.filesystem("memory")
-    files.put(str(buckets), "/edges/buckets", recursive=True)
-    yield "memory://edges/buckets"
-    files.rm("/edges", recursive=True)
 
 
 @pytest.fixture

@@ -14,14 +14,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as PILImage
-from small_buckets import written
 
 from hf_curriculum import (
     IID,
@@ -40,19 +38,6 @@ from hf_curriculum.streaming.index import BucketIndex, Shard, StoredBucket
 from hf_curriculum.streaming.plan import plan_buckets, stage_buckets
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
-
-
-@pytest.fixture(scope="module")
-def buckets(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("buckets") / "out")
-
-
-@pytest.fixture
-def memory(buckets):
-    files = fsspec.filesystem("memory")
-    files.put(str(buckets), "/edges/buckets", recursive=True)
-    yield "memory://edges/buckets"
-    files.rm("/edges", recursive=True)
 
 
 def made_up(*buckets: tuple[int, ...], **facts) -> BucketIndex:
