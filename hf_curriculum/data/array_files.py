@@ -142,13 +142,17 @@ class ArrayFile:
         array: the whole, memory-mapped; compare it first, by `validate`.
 
     Raises:
-        DamagedFileError: it is no array of this type and shape.
+        DamagedFileError: it is missing, or no array of this type and shape.
     """
 
     def __init__(self, path: Path, facts: Mapping[str, Any], remedy: str) -> None:
         self.path, self._facts, self._remedy = path, facts, remedy
         if special_file(path):
             raise ValueError(f"{path} is a {special_file(path)}, not a file. {remedy}")
+        if not path.exists():
+            raise DamagedFileError(
+                f"{path} does not exist, and what lies beside it was written with it: they are read together. {remedy}"
+            )
         with reading(path, remedy):
             self.array: np.ndarray = np.load(path, mmap_mode="r")
         held = self.array.dtype.str, list(self.array.shape), self.array.flags.c_contiguous

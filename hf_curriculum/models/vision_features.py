@@ -22,7 +22,7 @@ from hf_curriculum.data.array_files import ArrayFile, ArrayWriter, other_content
 from hf_curriculum.data.identity import validate_image_ids
 from hf_curriculum.data.image_files import image_digests
 from hf_curriculum.data.images import UnreadableImageError, to_rgb
-from hf_curriculum.data.regions.store import id_key, open_array, validate_images
+from hf_curriculum.data.regions.store import id_key, validate_same_images
 from hf_curriculum.files import read_sealed, refuse_other_kind, resolved, sole_writer, write_sealed
 from hf_curriculum.models.base import evaluation_mode
 from hf_curriculum.shapes import validate_arguments
@@ -70,7 +70,7 @@ class VisionFeatures:
                 f"{self.path} {state}. Features are read from a folder that `cache_vision_features` has finished: "
                 "call it with the same arguments, and it continues."
             )
-        files = {name: open_array(self.path / name, about, _REMEDY) for name, about in self.facts["arrays"].items()}
+        files = {name: ArrayFile(self.path / name, about, _REMEDY) for name, about in self.facts["arrays"].items()}
         self._keys, self._positions = np.array(files[_KEYS].validate())  # (images,) each, sorted by key
         self._digests: np.ndarray = np.array(files[_DIGESTS].validate())  # (images,)
         self.image_digests: np.ndarray = files[_IMAGE_DIGESTS].validate()  # (images, 16): what the features are of
@@ -193,7 +193,7 @@ def cache_vision_features(
                 _encode(tower, loader, sources, arrays, progress)
     else:
         _validate_made_of(facts, wanted, folder)
-        validate_images(folder, VisionFeatures(folder).image_digests, digests)
+        validate_same_images(folder, VisionFeatures(folder).image_digests, digests)
     return VisionFeatures(folder)
 
 
@@ -213,7 +213,7 @@ class _Arrays:
     def validate(self) -> None:
         """Raises a `ValueError` where an image whose features are there was another."""
         if self._writers:
-            validate_images(self.folder, self._writers[_IMAGE_DIGESTS].read(), self._image_digests)
+            validate_same_images(self.folder, self._writers[_IMAGE_DIGESTS].read(), self._image_digests)
 
     def append(self, features: np.ndarray) -> None:
         """Adds features, (images, image tokens, vision width)."""

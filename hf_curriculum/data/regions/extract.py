@@ -26,7 +26,7 @@ from hf_curriculum.data.readers.folder import find_files
 from hf_curriculum.data.readers.outside_files import validate_inside
 from hf_curriculum.data.regions.pack import StoreWriter, pack_regions, standardise_fact
 from hf_curriculum.data.regions.processor import RegionProcessor
-from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts, validate_images
+from hf_curriculum.data.regions.store import DTYPES, RegionStore, read_facts, validate_same_images
 from hf_curriculum.files import own_folder, resolved, write_atomically
 from hf_curriculum.parts import launched
 from hf_curriculum.shapes import validate_arguments
@@ -232,7 +232,7 @@ def _is_complete(path: Path, wanted: Mapping[str, Any], images: _Images) -> bool
             f"{path} holds the regions of another {' and another '.join(differing)}. They would be silently wrong "
             "here. Name another folder, or delete this one."
         )
-    validate_images(path, store.image_digests, images.digests(), images.ids)
+    validate_same_images(path, store.image_digests, images.digests(), images.ids)
     return True
 
 
@@ -241,7 +241,7 @@ def _find_all(
 ) -> None:
     """Writes the store of a process's share of the images, from where it stopped."""
     digests = images.digests()[share.start : share.stop]
-    validate_images(writer.folder, writer.image_digests, digests, images.ids[share.start :])
+    validate_same_images(writer.folder, writer.image_digests, digests, images.ids[share.start :])
     if writer.complete:
         return
     done = writer.position[1]

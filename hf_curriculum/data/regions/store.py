@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hf_curriculum.config import digest
 from hf_curriculum.data.array_files import ArrayFile, other_content
 from hf_curriculum.data.readers.outside_files import validate_folder
 from hf_curriculum.data.regions.base import Regions, RegionSource
-from hf_curriculum.files import DamagedFileError, read_sealed, validate_digest
+from hf_curriculum.files import read_sealed, validate_digest
 
 FORMAT = 2
 FACTS = "region_store.json"
@@ -77,8 +77,7 @@ class RegionStore(RegionSource):
                 "arguments, and it continues."
             )
         self.facts: dict[str, Any] = facts
-        arrays = facts["arrays"].items()
-        files = {name: open_array(Path(path) / f"{name}.npy", about, REMEDY) for name, about in arrays}
+        files = {name: ArrayFile(Path(path) / f"{name}.npy", about, REMEDY) for name, about in facts["arrays"].items()}
         self._parts: dict[str, ArrayFile] = {name: files.pop(name) for name in PER_REGION if name in files}
         self._arrays: dict[str, np.ndarray] = {name: file.validate() for name, file in files.items()}
         self._keys, self._rows, self._offsets = (np.array(self._arrays.pop(name)) for name in _INDEX)
@@ -307,17 +306,7 @@ def read_facts(folder: str | Path) -> dict[str, Any] | None:
     return facts
 
 
-def open_array(file: Path, about: Mapping[str, Any], remedy: str) -> ArrayFile:
-    """An array that the manifest beside it names; a `DamagedFileError` where it is missing or of another shape."""
-    try:
-        return ArrayFile(file, about, remedy)
-    except FileNotFoundError as error:
-        raise DamagedFileError(
-            f"{file} does not exist, and what lies beside it was written with it: they are read together. {remedy}"
-        ) from error
-
-
-def validate_images(
+def validate_same_images(
     folder: Path, digests_then: np.ndarray, digests: np.ndarray, ids: Sequence[str] | None = None
 ) -> None:
     """Raises a `ValueError` where features in a folder are of other images, by digests (images, 16) then and now."""
