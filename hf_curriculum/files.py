@@ -539,7 +539,7 @@ def own_folder(path: str | Path) -> Path:
 
 def refuse_file(path: Path) -> None:
     """Raises a `FileExistsError` where a file stands in place of a folder that is to be written."""
-    if os.path.lexists(path) and not path.is_dir():
+    if (place := resolved(path)).exists() and not place.is_dir():
         raise FileExistsError(f"{path} is a file, and a folder is written. Name another place.")
 
 
